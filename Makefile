@@ -80,8 +80,9 @@ slow: $(VENV)/.ready ## the other tests that need no cluster: many random cases,
 	$(BIN)/python -m pytest -n auto -m "slow and not cluster"
 
 .PHONY: laws
-laws: $(VENV)/.ready ## judge the policies on 100,000 snapshots each, where `make test` takes 1,000 (30 minutes of 2 cores)
-	DIFLOW_LAW_SNAPSHOTS=100000 $(BIN)/python -m pytest tests/policies/test_laws.py
+laws: $(VENV)/.ready ## judge the policies on 100,000 snapshots and health on 10,000 job hours; `make test` takes 1,000 (45 minutes)
+	DIFLOW_LAW_SNAPSHOTS=100000 DIFLOW_HEALTH_RUNS=10 $(BIN)/python -m pytest tests/policies/test_laws.py \
+	  tests/allocator/engine/test_health_alarms.py
 
 .PHONY: lint
 lint: style types ## ruff, mypy --strict, import-linter

@@ -62,7 +62,7 @@ GROWTH = {"largest_growth": 4.0, "largest_start": 4}
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with traces/ and workloads/")
+    parser.add_argument("--data", type=Path, help="folder with traces/ and workloads/, or with pollux/")
     parser.add_argument("--out", type=Path, default=Path("out/policies"))
     parser.add_argument("--laws", type=int, default=1000, help="random snapshots to judge each policy on")
     parser.add_argument("--full", action="store_true", help="other scenarios too")
@@ -83,6 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
     behind: list[str] = []
     result: dict[str, Any] = {}
     if "quality" in parts:
+        if (given.data / "pollux").is_dir():
+            given.data /= "pollux"
         result["quality"] = quality(given.data, ranges["quality"], behind)
         result["memory"] = remembered(given.data, ranges["memory"], behind)
         result["optimus"] = baseline(given.data, ranges["optimus_within"], behind)

@@ -36,6 +36,9 @@ MOST_RESOURCES: Final = 16
 MOST_PORTS: Final = 128
 """Of all containers of a job: each host port is a column of the allocator's tables."""
 
+MOST_PARALLEL_WORKERS: Final = 128
+"""Of `engineFields`: each worker of a replica has a port and an id of its own in the variables of `ditask`."""
+
 MOST_POD_RESOURCES: Final = 64
 """Distinct resources that the allocator counts of any pod, of a job or not: cpu, memory and storage first. A pod is
 bound only to a node that has all resources that it requests, and no node has so many."""

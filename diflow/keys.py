@@ -34,6 +34,7 @@ VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
 PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that text (allocator)
 EXCLUDED: Final = "diflow/excluded-nodes"  # JSON: the nodes that are left out for this job (allocator)
+CORDONED: Final = "diflow/cordoned"  # of a node, JSON {since, why}: why diflow has cordoned it (allocator)
 NODE_CHECK: Final = "diflow/node-check"  # JSON: the results of the node check of the current round (server)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
 HEALTH: Final = "diflow/health"  # JSON: which replicas are silent, have stopped or are slow (allocator)

@@ -37,7 +37,7 @@ from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json, Reflector
 from diflow.state import applications, chain, untrusted
 from diflow.state.allocation import Allocation
-from diflow.state.applications import BINS, Application, Batches, Lesson
+from diflow.state.applications import BINS, LEAST_NOISE, MOST_NOISE, Application, Batches, Lesson
 from diflow.state.parameters import JobState
 from diflow.state.status import derive
 
@@ -184,7 +184,10 @@ class Applications:
         spaces = {namespace: item for (namespace, _), item in self.config_maps.items().items()}
         running, heads = self._running(spaces), self._ended_in(spaces)
         for read in [read for reads in running.values() for read in reads][:MOST_NOTICED]:
-            self._notice(read)
+            try:
+                self._notice(read)
+            except Exception as error:  # what it reports is the user's
+                log.debug("nothing was noticed", job=read.key, why=type(error).__name__)
         budget, written, now = MOST_READ, 0, self._clock()
         for namespace, item in sorted(spaces.items(), key=lambda one: (self._served.get(one[0], -math.inf), one[0])):
             if now < self._pause_until.get(namespace, -math.inf):
@@ -203,6 +206,9 @@ class Applications:
                 log.debug("applications are not recorded", namespace=namespace, why=str(error))
                 if isinstance(error, UnavailableError) and not isinstance(error, UnauthorizedError):
                     break  # that concerns all namespaces
+            except Exception as error:  # the text and the reports are the users': other namespaces learn all the same
+                self._pause_until[namespace] = now + _BACKOFF_SECONDS
+                log.error("applications are not recorded", namespace=namespace, why=f"{type(error).__name__}: {error}")
         self._forget_all_but(spaces, running, heads)
         return written
 
@@ -374,8 +380,11 @@ def _noise(profile: Profile) -> dict[int, float]:
     found = gradient_noise(profile)
     if found is None or min(found) <= 0:
         return {}
+    value = math.log(found[1]) - math.log(found[0])  # the quotient of two floats may be 0 or infinite
+    if not LEAST_NOISE <= value <= MOST_NOISE:
+        return {}
     part = min(int((profile.fraction_done or 0.0) * BINS), BINS - 1)
-    return {part: math.log(found[1] / found[0])}
+    return {part: value}
 
 
 def _is_of_round(profile: Profile, read: JobRead) -> bool:

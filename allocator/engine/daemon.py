@@ -21,6 +21,7 @@ from diflow.allocator.engine.applications import Applications
 from diflow.allocator.engine.cluster_state import Caches, ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.control_channel import PAUSED
+from diflow.allocator.engine.cordons import Cordons
 from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.health import HealthWatch
@@ -147,6 +148,9 @@ class Allocator:
         self._problems = Problems(self.executor)
         self._requests = LeaseRequests(cluster, elector, namespace=settings.namespace)
         self.health = HealthWatch(self.executor, clock=clock, wall=wall)
+        self._cordons = Cordons(
+            cluster, elector, after_namespaces=settings.cordon_after_namespaces, clock=clock, wall=wall
+        )
         self._timers = Timers(
             settings, self.executor, self._planner, self._reconciler.unbound, clock, look_due=self.health.due
         )
@@ -210,6 +214,8 @@ class Allocator:
                 state = self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
             if planned and self.paused():
                 planned = ""
+            if planned:
+                self._cordons.run(state.jobs, state.nodes)
             if planned:
                 spent, changed = self._planner.plan(state)
                 if left_out := self._planner.left_out():

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from diflow import keys
 from diflow.allocator.engine import patches
@@ -40,8 +41,8 @@ STATES: Final = ("silent", "stopped", "slow")
 """By which jobs are counted: the first one that is true of a job."""
 _BETWEEN_WRITES_SECONDS: Final = 30.0
 _MOST_NAMED: Final = 4
-_MOST_RANKS: Final = 200_000
-"""Whose samples are kept, of all jobs: about 700 bytes each."""
+_UNHEARD_SECONDS: Final = 300.0
+"""For so long a server may have written nothing about a job that runs."""
 _LONGEST: Final = 262_144
 
 log = structlog.get_logger("diflow.allocator")
@@ -52,6 +53,7 @@ class _Rank:
     task: str
     index: int
     pod: PodRead | None
+    is_done: bool = False
 
     def __str__(self) -> str:
         where = f" on {self.pod.host}" if self.pod is not None and self.pod.host else ""
@@ -67,6 +69,8 @@ class _Track:
     members: Sequence[_Rank] = ()
     seen: tuple[object, ...] = ()
     verdict: Verdict = field(default_factory=Verdict)
+    heard: float = 0.0
+    """When the server wrote last, on its clock; 0 if it has written nothing of this round."""
     written: float = -math.inf
 
 
@@ -99,7 +103,7 @@ class HealthWatch:
         self._looked, self._has_jobs = self._clock(), True
         found = list(self._verdicts(state))
         self._say_slow_nodes(found)
-        writes = [write for job, track in found for write in self._writes(job, track, is_paused=is_paused)]
+        writes = [write for job, track in found for write in self._of_job(job, track, is_paused=is_paused)]
         self.counts = Counter(_worst(track.verdict) for _, track in found if _worst(track.verdict))
         if not writes:
             return False
@@ -112,18 +116,13 @@ class HealthWatch:
 
     def _verdicts(self, state: ClusterState) -> Iterator[tuple[Job, _Track]]:
         kept: dict[str, _Track] = {}
-        ranks = 0
         for job in state.jobs.values():
             if not _is_judged(job) or self._executor.is_backing_off(job.key):
                 if job.key in self._tracks:
                     kept[job.key] = self._tracks[job.key]
                 continue
-            members = _members(job)
-            ranks += len(members)
-            if ranks > _MOST_RANKS:
-                break
             try:
-                track = self._judged(job, members)
+                track = self._judged(job, _members(job))
             except Exception as error:  # one faulty job must not stop the others
                 log.error("cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
                 continue
@@ -146,16 +145,30 @@ class HealthWatch:
         track.seen = seen
         said = _signals(read.profilings)
         if said is None or said.round != read.current or read.health is None:
-            track.verdict = Verdict()
+            track.verdict, track.heard = Verdict(), 0.0
             return track
+        track.heard = float(said.at)
         began = _began(members)
         signs = _signs(said, len(members))
         track.samples.add(signs, began)
         was = read.found.slow if read.found is not None and read.found.round == read.current else {}
         track.verdict = judge(
-            signs, began, tasks, deadlines(read.health), samples=track.samples, was_slow=frozenset(was)
+            signs,
+            began,
+            tasks,
+            deadlines(read.health),
+            samples=track.samples,
+            was_slow=frozenset(was),
+            done=_done(members),
         )
         return track
+
+    def _of_job(self, job: Job, track: _Track, *, is_paused: bool) -> list[Write]:
+        try:
+            return list(self._writes(job, track, is_paused=is_paused))
+        except Exception as error:  # one faulty job must not stop the others
+            log.error("cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
+            return []
 
     def _writes(self, job: Job, track: _Track, *, is_paused: bool) -> Iterator[Write]:
         read, verdict = job.read, track.verdict
@@ -167,7 +180,10 @@ class HealthWatch:
         if _is_under_way(known, members):
             return
         now = self._wall()
+        unheard = _is_unheard(track, now)
         why = self._text(read, verdict, members, before.restarts)
+        if unheard:
+            why = f"not judged: for {span(_UNHEARD_SECONDS)} no server has written what it reports; does one run?"
         found = replace(
             known,
             round=read.current,
@@ -177,14 +193,19 @@ class HealthWatch:
             stopped=verdict.stopped,
             behind=verdict.behind,
             slow=dict(verdict.slow),
+            is_unheard=unheard,
         )
         may = read.health.action == "restart" and before.restarts < read.health.max_restarts and not is_paused
-        if may and verdict.again and (restart := _restart(job, found, verdict, members, now=now)) is not None:
+        if (
+            may
+            and verdict.again
+            and not unheard
+            and (restart := _restart(job, found, verdict, members, now=now)) is not None
+        ):
             track.written = self._clock()
             yield restart
             return
-        same = (known.silent, known.stopped, known.behind, known.slow.keys())
-        if (verdict.silent, verdict.stopped, verdict.behind, verdict.slow.keys()) == same:
+        if _sets(found) == _sets(known):
             return
         if self._clock() - track.written < _BETWEEN_WRITES_SECONDS:
             return
@@ -271,7 +292,23 @@ def _members(job: Job) -> list[_Rank]:
         for pod in job.current_pods()
         if pod.place is not None and pod.place.restart == latest
     }
-    return [_Rank(task, index, pods.get((task, index))) for task, index, _ in job.members()]
+    done = job.read.tree.is_done
+    return [_Rank(task, index, pods.get((task, index)), done(member)) for task, index, member in job.members()]
+
+
+def _done(members: Sequence[_Rank]) -> NDArray[np.bool_]:
+    return np.array([member.is_done for member in members], dtype=bool)
+
+
+def _sets(found: HealthState) -> tuple[object, ...]:
+    """What is told anew when it changes."""
+    return found.silent, found.stopped, found.behind, set(found.slow), found.is_unheard
+
+
+def _is_unheard(track: _Track, now: float) -> bool:
+    """Whether nothing is known of a job that has been running for a while, as no server writes it."""
+    began = [member.pod.began for member in track.members if member.pod is not None and member.pod.began]
+    return bool(began) and now - max(track.heard, min(began)) > _UNHEARD_SECONDS
 
 
 def _began(members: Sequence[_Rank]) -> Floats:

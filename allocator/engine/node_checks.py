@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.state import nodecheck
 from diflow.state.exclusions import Exclusions
-from diflow.state.nodecheck import SOURCE, Checked, Fault
+from diflow.state.nodecheck import SOURCE, Fault, Judge
 
 if TYPE_CHECKING:
     from diflow.allocator.engine.reconcile import Job
+
+_JUDGE = Judge()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,9 @@ def left_out(job: Job, now: float) -> LeftOut | None:
     wanted = sum(1 for _, _, member in job.members() if not read.tree.finished(member))
     if not nodecheck.is_ready(read.checks, len(found), wanted, now=now, timeout_seconds=limits.timeout_seconds):
         return None
-    results = {
-        rank: Checked(pods[rank].place.task, pods[rank].host, entry)  # type: ignore[union-attr]
-        for rank, entry in found.items()
-    }
     known = read.excluded.at(now)
-    faults = tuple(fault for fault in nodecheck.judge(results) if fault.node not in known)
+    placed = {rank: (pods[rank].place.task, pods[rank].host, pods[rank].identity.uid) for rank in found}  # type: ignore[union-attr]
+    faults = tuple(fault for fault in _JUDGE.faults(job.key, read.checks, placed) if fault.node not in known)
     if not faults:
         return None
     attempt = nodecheck.move(nodecheck.moves(read.excluded) + 1)

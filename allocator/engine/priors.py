@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
+from hashlib import blake2b
 
 import numpy as np
 
@@ -22,7 +22,8 @@ def prior_of(application: Application, pools: Mapping[str, int] | None = None) -
     rows = [(n, r, batch, own, step, pool) for n, r, batch, own, step, _ in application.shapes]
     noise = np.array([np.nan if value is None else np.exp(value) for value in application.noise])
     return Prior(
-        version=zlib.crc32(repr((application, pool)).encode()),
+        # Models are kept by version for all namespaces: of a CRC, a user could make one that another's record has.
+        version=int.from_bytes(blake2b(repr((application, pool)).encode(), digest_size=8).digest()),
         observations=clean(np.array(rows, dtype=np.float64).reshape(-1, COLUMNS)),
         noise=frozen(noise),
         works=frozen(np.sort(np.array(application.works, dtype=np.float64))),

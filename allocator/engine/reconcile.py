@@ -32,6 +32,8 @@ Needs = dict[str, dict[str, int]]
 # The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
 # if Argo evaluates it with a copy of the Workflow from before the decision.
 REJECTED = "Pod was rejected"
+_SKEW_SECONDS = 300.0
+"""By which the clock of the API server may be ahead of that of this process."""
 _RESUMED = {"suspend": None}
 # A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
 _SHOWN_SECONDS = 30.0
@@ -596,7 +598,8 @@ def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Wr
     if health is None or health.action != "restart" or found is None or found.round != job.read.current:
         return []
     stop = found.stop
-    if stop is None:
+    # Of a text that a user has edited, a time in the future would end each new pod, for ever.
+    if stop is None or stop.until > now + _SKEW_SECONDS:
         return []
     why = f"{REJECTED}: it stood still, and starts again"
     return [

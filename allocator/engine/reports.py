@@ -106,7 +106,7 @@ def complaint(text: str) -> str:
     if text in ("", "{}"):
         return ""
     data = _mapping(text)
-    if signals.of(data) is not None and data.keys() <= {"round", "at", "ranks", signals.NAME}:
+    if signals.of(data) is not None and data.keys() <= {"round", "at", "ranks", "observed", signals.NAME}:
         return ""
     return "" if profile(text) is not None else "nothing in the parameter profilings can be used"
 

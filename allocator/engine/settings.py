@@ -96,6 +96,10 @@ class AllocatorSettings(BaseSettings):
     fails a Workflow at about 14,700, but each of its about 20 writes a round costs the API server the whole object: a
     round takes four times as long at 700 nodes as at 30 (docs/decisions/0006)."""
 
+    cordon_after_namespaces: int = Field(0, ge=0, le=1000)
+    """A node that jobs of so many namespaces leave out at the same time is cordoned; 0: never. Users report what leaves
+    a node out, so 1 lets each of them cordon nodes. Needs the rights in manifests/cordon."""
+
     writers: int = Field(16, ge=1, le=64)
     """Concurrent write requests. The API server's limit for one client is higher."""
 

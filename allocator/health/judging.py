@@ -68,11 +68,13 @@ def rates(times: Floats, steps: Floats, *, least: int = MIN_SAMPLES) -> Floats:
 
     Both arrays have the shape (..., samples, ranks). `nan` where a rank has fewer than `least` valid samples.
     """
+    enough = (np.isfinite(times) & np.isfinite(steps)).sum(axis=-2) >= least
+    if not enough.any():
+        return np.full(enough.shape, np.nan)
     first, second = np.triu_indices(times.shape[-2], 1)
     apart = times[..., second, :] - times[..., first, :]
     risen = steps[..., second, :] - steps[..., first, :]
     slopes = np.divide(risen, apart, out=np.full(apart.shape, np.nan), where=apart > 0)
-    enough = (np.isfinite(times) & np.isfinite(steps)).sum(axis=-2) >= least
     # A column without any slope would be a warning; it is not judged anyway.
     slopes = np.where(enough[..., None, :], slopes, 0.0)
     # nanmedian sorts in Python's loop where a value is missing, so it is the exception.

@@ -120,16 +120,18 @@ def judge(
     *,
     samples: Samples | None = None,
     was_slow: frozenset[int] = frozenset(),
+    done: Bools | None = None,
 ) -> Verdict:
-    """The verdict at the time of the signals. `began`: when the present pod of each rank began (`nan`: it has none, or
-    is not to be judged). `tasks`: the number of ranks of each task, in their order."""
+    """The verdict at the time of the signs. `began`: when the present pod of each rank began (`nan`: it has none, or is
+    not to be judged). `tasks`: the number of ranks of each task, in their order. `done`: the ranks that have ended."""
     ranks = sum(tasks)
     now, since, heard, moved, steps = signs.at, signs.since, signs.heard, signs.moved, signs.steps
     spans = _spans(tasks)
     silent = judging.silent(began, heard, now, deadlines, since=since)
     expected = _expected(moved, spans)
     stopped = judging.stopped(began, moved, now, deadlines, since=since) & expected
-    is_proven = bool((moved >= began)[expected].all())
+    advances = moved >= began if done is None else (moved >= began) | done
+    is_proven = bool(advances[expected].all())
     standing = silent | stopped
     slow = _slow(samples, standing, was_slow) if samples is not None else {}
     if not standing.any():

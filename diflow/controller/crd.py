@@ -80,6 +80,8 @@ def crd() -> Json:
                 "shortNames": ["dijob"],
             },
             "scope": "Namespaced",
+            # Said, though it is the default: it takes the place of a webhook of an older CRD, of which nothing is left.
+            "conversion": {"strategy": "None"},
             "versions": [_v2alpha1(), crd_v1alpha1.version()],
         },
     }
@@ -291,7 +293,12 @@ def _one_template() -> Json:
     count = {"type": "integer", "format": "int32", "minimum": 0, "maximum": bounds.MOST_REPLICAS}
     engine = {
         "topology": {"type": "string", "enum": list(ditask.TOPOLOGIES)},
-        "parallelWorkers": {"type": "integer", "format": "int32", "minimum": 1, "maximum": ditask.MOST_WORKERS},
+        "parallelWorkers": {
+            "type": "integer",
+            "format": "int32",
+            "minimum": 1,
+            "maximum": bounds.MOST_PARALLEL_WORKERS,
+        },
     }
     return {
         "template": described(KEPT, "The pod template of a job of one task, as of DI-orchestrator v1.0."),

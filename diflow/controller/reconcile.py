@@ -343,6 +343,8 @@ class Reconciler:
                 self._end_pod(pod, patch, subresource=subresource)
             if len(ends) > _MOST_ENDED_PODS:
                 left = _MORE_PODS_SECONDS
+        if known.problem and not found.ended:  # its pods stay: nobody knows which of them are wanted
+            found = status.unknown(f"cannot be read: {known.problem}")
         seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
         made = statuses.coordinated(found, known, requests=obj.number("scaleRequests") or 0, ttl_seconds=seconds)
         again = self._write(key, obj, made)

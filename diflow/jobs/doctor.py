@@ -98,6 +98,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     if found.ok:
         yield _looked(lambda: _service(cluster), f"Service {keys.SERVICE} in {cluster.namespace}")
         yield _looked(lambda: _record(cluster), f"record of ended jobs in {cluster.namespace}")
+        yield _looked(lambda: _memory(cluster), f"memory of applications in {cluster.namespace}")
     for name in keys.PRIORITY_CLASSES.values():
         what = f"PriorityClass {name}"
         yield _looked(
@@ -131,6 +132,19 @@ def _record(cluster: Cluster) -> Finding:
         what,
         ok=True,
         detail="missing, so diflow list --ended shows no job whose Workflow was deleted",
+        advice=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
+    )
+
+
+def _memory(cluster: Cluster) -> Finding:
+    """Whether the allocator can keep what applications have shown."""
+    what = f"memory of applications in {cluster.namespace}"
+    if cluster.find(CONFIG_MAP, keys.APPLICATIONS) is not None:
+        return Finding(what, ok=True)
+    return Finding(
+        what,
+        ok=True,
+        detail="missing, so under goodput each job starts as if it were the first of its application",
         advice=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
     )
 

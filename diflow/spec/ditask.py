@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from diflow import keys
+from diflow.bounds import MOST_PARALLEL_WORKERS
 from diflow.errors import InvalidError
 
 TOPOLOGIES: Final = ("star", "alone", "mesh")
-MOST_WORKERS: Final = 128
-"""Parallel workers of a replica: each has a port of its own."""
 URL_PREFIX: Final = "tcp://"
 _PATH: Final = "spec.engineFields"
 _PATH_OF_ANNOTATION: Final = f"metadata.annotations[{keys.DITASK}]"
@@ -56,8 +55,8 @@ def from_fields(given: Any) -> Ditask:
     topology, workers = given.get("topology", TOPOLOGIES[0]), given.get("parallelWorkers", 1)
     if topology not in TOPOLOGIES:
         raise InvalidError(f"must be one of {', '.join(TOPOLOGIES)}", path=f"{_PATH}.topology")
-    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= MOST_WORKERS:
-        raise InvalidError(f"must be a whole number from 1 to {MOST_WORKERS}", path=f"{_PATH}.parallelWorkers")
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= MOST_PARALLEL_WORKERS:
+        raise InvalidError(f"must be a whole number from 1 to {MOST_PARALLEL_WORKERS}", path=f"{_PATH}.parallelWorkers")
     return Ditask(topology, workers)
 
 
@@ -67,11 +66,17 @@ def of_annotations(annotations: Mapping[str, str]) -> Ditask | None:
     if text is None:
         return None
     topology, _, number = text.partition("/")
-    if topology in TOPOLOGIES and number.isdecimal() and number.isascii() and len(number) <= len(str(MOST_WORKERS)):
+    if (
+        topology in TOPOLOGIES
+        and number.isdecimal()
+        and number.isascii()
+        and len(number) <= len(str(MOST_PARALLEL_WORKERS))
+    ):
         workers = int(number)
-        if 1 <= workers <= MOST_WORKERS:
+        if 1 <= workers <= MOST_PARALLEL_WORKERS:
             return Ditask(topology, workers)
     raise InvalidError(
-        f"must be a topology ({', '.join(TOPOLOGIES)}), a slash, and 1 to {MOST_WORKERS} parallel workers, as star/1",
+        f"must be a topology ({', '.join(TOPOLOGIES)}), a slash, and from 1 to {MOST_PARALLEL_WORKERS} parallel "
+        "workers, such as star/1",
         path=_PATH_OF_ANNOTATION,
     )

@@ -31,6 +31,9 @@ APPLICATIONS_KEY: Final = "applications"
 """The key of the ConfigMap's data with the text."""
 BINS: Final = 10
 """Parts of a job's progress for which the gradient noise is kept."""
+LEAST_NOISE: Final = -30.0
+MOST_NOISE: Final = 60.0
+"""Of the gradient noise, as a logarithm."""
 MEMORY: Final = 8
 """Of the jobs before, at most so many count: what is seen now replaces what has changed since."""
 
@@ -267,7 +270,7 @@ def _read(line: str) -> Application | None:
         jobs=_count(given.get("jobs")),
         used_seconds=_within(given.get("used"), 0.0, 1e11) or 0.0,
         shapes=tuple(shape for shape in shapes if shape is not None),
-        noise=tuple(_within(value, -30.0, 60.0) for value in noise),
+        noise=tuple(_within(value, LEAST_NOISE, MOST_NOISE) for value in noise),
         works=tuple(work for value in works if (work := _positive(value, _LARGEST)) is not None),
         restart_seconds=restart,
         restarts=_count(given.get("restarts")) if restart is not None else 0,

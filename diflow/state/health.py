@@ -44,7 +44,7 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class HealthState:
     """What was found. `why` is "" if all is well; `behind` are the ranks that the others wait for. `last`: why replicas
-    were restarted the last time, and when."""
+    were restarted the last time, and when. `is_unheard`: no server writes what the job reports, so nothing is known."""
 
     round: str = ""
     time: str = ""
@@ -57,6 +57,7 @@ class HealthState:
     last: str = ""
     last_time: str = ""
     stop: Stop | None = None
+    is_unheard: bool = False
 
     def is_about(self, round_: str) -> bool:
         """Whether it says something of this round."""
@@ -71,6 +72,8 @@ class HealthState:
         if self.slow:
             first = sorted(self.slow, key=lambda rank: (-self.slow[rank], rank))[:_MOST_SLOW]
             out["slow"] = {str(rank): min(_HIGHEST_FACTOR, round(self.slow[rank], 2)) for rank in sorted(first)}
+        if self.is_unheard:
+            out["unheard"] = True
         out["restarts"] = self.restarts
         if self.last:
             out |= {"last": self.last[:LONGEST_WHY], "lastTime": self.last_time}
@@ -106,6 +109,7 @@ class HealthState:
             last=untrusted.string(given.get("last"), most=LONGEST_WHY),
             last_time=untrusted.time(given.get("lastTime")),
             stop=_stop(given.get("stop")),
+            is_unheard=given.get("unheard") is True,
         )
 
 

@@ -177,9 +177,11 @@ def read(workflow: Object) -> Modules | None:
         return None
     job = untrusted.string(untrusted.sub(workflow, "metadata").get("name"))
     groups = _groups(given[keys.PARAM_MODULES])
-    if groups is None:
-        return Modules(job, problem=f"the parameter {keys.PARAM_MODULES} is not what diflow wrote")
-    released = _released(given.get(keys.PARAM_RELEASED, ""))
+    rounds, released = (_texts(given.get(name, "")) for name in (keys.PARAM_ROUNDS, keys.PARAM_RELEASED))
+    found = {keys.PARAM_MODULES: groups, keys.PARAM_ROUNDS: rounds, keys.PARAM_RELEASED: released}
+    if groups is None or rounds is None or released is None:
+        edited = next(name for name, value in found.items() if value is None)
+        return Modules(job, problem=f"the parameter {edited} is not what diflow wrote")
     ports = untrusted.mapping(untrusted.sub(workflow, "metadata", "annotations").get(keys.MODULES))
     known = {name: port for name, port in ports.items() if name in ALL and untrusted.is_count(port, most=65_535)}
     attempts = _attempts(workflow)
@@ -287,12 +289,13 @@ def _group(found: Any) -> Group | None:
     return Group(tuple(ids), resources, tuple(each))
 
 
-def _released(text: str) -> frozenset[str]:
+def _texts(text: str) -> frozenset[str] | None:
+    """The members of a JSON list of text; None for anything else."""
     try:
-        found = untrusted.load(text)
+        found = untrusted.load(text) if len(text) <= MOST_WORKFLOW_BYTES else None
     except ValueError:
-        return frozenset()
-    return frozenset(one for one in found if isinstance(one, str)) if isinstance(found, list) else frozenset()
+        return None
+    return frozenset(found) if isinstance(found, list) and all(isinstance(one, str) for one in found) else None
 
 
 def _attempts(workflow: Object) -> dict[tuple[str, str, int], tuple[int, str]]:

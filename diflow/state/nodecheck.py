@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -115,6 +116,10 @@ class Checked:
     entry: Entry
 
 
+Placed = tuple[str, str, str]
+"""A pod: its task, its node, its uid."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A node that the check finds faulty. Without a figure, its check has failed."""
@@ -178,6 +183,29 @@ def judge(results: Mapping[int, Checked]) -> tuple[Fault, ...]:
     return tuple(found[node] for node in sorted(found))
 
 
+class Judge:
+    """Judges the results of many jobs, and those of one job again only when they have changed: each of its replicas asks
+    once a second, and there may be two thousand. For one thread."""
+
+    def __init__(self, *, most_jobs: int = 256) -> None:
+        self._judged: dict[Hashable, tuple[Record, Mapping[int, Placed], tuple[Fault, ...]]] = {}
+        self._most_jobs = most_jobs
+
+    def faults(self, job: Hashable, record: Record, pods: Mapping[int, Placed]) -> tuple[Fault, ...]:
+        """The faulty nodes of a job, by the results of these pods: rank → (task, node, uid)."""
+        known = self._judged.get(job)
+        # The entries are the same object while the text is the same.
+        if known is not None and known[0].entries is record.entries and known[1] == pods:
+            return known[2]
+        found = record.of({rank: uid for rank, (_, _, uid) in pods.items()})
+        faults = judge({rank: Checked(*pods[rank][:2], entry) for rank, entry in found.items()})
+        self._judged.pop(job, None)
+        self._judged[job] = record, pods, faults
+        if len(self._judged) > self._most_jobs:
+            self._judged.pop(next(iter(self._judged)))
+        return faults
+
+
 def summary(faults: Sequence[Fault]) -> str:
     """The faults in one line."""
     parts = [f"node {fault.node}: {fault.text}" for fault in faults[:_NAMED]]
@@ -230,12 +258,23 @@ def _compared(results: Mapping[int, Checked]) -> Iterable[Fault]:
     """Each figure of each node with the median of the other nodes."""
     for figure in FIGURES:
         for values in _by_node(results, figure).values():
+            if len(values) < 2:
+                continue
+            ordered = sorted(values.values())
             for node, value in values.items():
-                others = [each for other, each in values.items() if other != node]
-                if not others or not (median := statistics.median(others)) > 0:
+                median = _median_without(ordered, value)
+                if not median > 0:
                     continue
                 times = f"{value / median:.3g} times the others' median {_figure(median)} s"
                 yield Fault(node, f"{figure} {_figure(value)} s, {times}", figure, value, median)
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of at least two sorted values without this one of them. A median of the others for each of thousands
+    of nodes would take seconds."""
+    place, others = bisect_left(ordered, value), len(ordered) - 1
+    low, high = ((at + (at >= place)) for at in ((others - 1) // 2, others // 2))
+    return (ordered[low] + ordered[high]) / 2
 
 
 def _by_node(results: Mapping[int, Checked], figure: str) -> Mapping[str, Mapping[str, float]]:

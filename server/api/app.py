@@ -118,7 +118,7 @@ def _core(
         identity=identity,
         access=Access(cluster_once, cache, identity, reviews, unproven_pods=settings.unproven_pods, **kept),
         scale_requests=scale_requests,
-        modules=ModuleChanges(cluster, cache, scale_requests),
+        modules=ModuleChanges(cluster, cache, scale_requests, clock=clock),
         reporter=Reporter(
             cluster, cache, reports, between_seconds=settings.write_seconds, clock=clock, wall=wall, sleep=pause
         ),

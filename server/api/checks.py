@@ -25,7 +25,7 @@ from diflow.server.api.reading import PodRead, WorkflowRead, read_workflow
 from diflow.server.http.errors import ApiError, conflict, unavailable
 from diflow.server.http.pool import Pool
 from diflow.state import nodecheck, untrusted
-from diflow.state.nodecheck import FIGURES, UID_CHARACTERS, Checked, Entry, Record
+from diflow.state.nodecheck import FIGURES, UID_CHARACTERS, Entry, Judge, Record
 
 MANAGER: Final = "diflow-server"
 
@@ -79,6 +79,7 @@ class Checks:
         self._wall = wall
         self._sleep = sleep
         self._waiting: dict[JobKey, _Waiting] = {}
+        self._judge = Judge()
 
     def take(self, view: JobView, pod: PodRead, rank: int, body: NodeCheckReport) -> Verdict:
         """Accept the result of a pod, and say whether its work may begin. Raises ApiError."""
@@ -112,8 +113,10 @@ class Checks:
             record, len(found), wanted, now=self._wall(), timeout_seconds=read.check_seconds
         ):
             return Verdict(False, f"{len(found)} of {wanted} replicas have been checked", len(found), wanted)
-        faults = nodecheck.judge(
-            {rank: Checked(pods[rank].task, pods[rank].node, entry) for rank, entry in found.items()}
+        faults = self._judge.faults(
+            (view.namespace, view.name),
+            record,
+            {rank: (pods[rank].task, pods[rank].node, pods[rank].uid) for rank in found},
         )
         if faults and read.may_move:
             return Verdict(False, f"is placed again without {nodecheck.summary(faults)}", len(found), wanted)

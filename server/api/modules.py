@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import secrets
 import string
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
 from typing import Any, Final
 
 from diflow import keys
@@ -43,6 +45,7 @@ _ALPHABET: Final = string.ascii_lowercase + string.digits
 _MOST_GPUS: Final = MOST_PORTS
 """Of one pod: each but the first has a port."""
 _HIGHEST_PORT: Final = 65_535
+_NODES_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,15 @@ def split(gpus: int, most: int) -> list[int]:
 class ModuleChanges:
     """Carries out the requests of coordinators. `write` blocks: call it in a thread."""
 
-    def __init__(self, cluster: Cluster, cache: Cache, scaling: ScaleRequests) -> None:
+    def __init__(
+        self, cluster: Cluster, cache: Cache, scaling: ScaleRequests, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._scaling = scaling
+        self._clock = clock
+        self._nodes = threading.Lock()
+        self._gpus: tuple[float, int] = (-inf, 0)
 
     def write(self, namespace: str, job: str, plan: Plan) -> tuple[Modules, tuple[Replica, ...]]:
         """Carry out a request. Returns the state before it, and the replicas that the answer names. Raises ApiError."""
@@ -145,8 +153,14 @@ class ModuleChanges:
         return plan
 
     def _gpus_of_a_pod(self) -> int:
-        nodes = self._cluster.list_all(NODE)
-        return majority(_gpus(node) for node in nodes)
+        """The most GPUs of a pod. One list of the nodes, which is long, serves the requests of some seconds: a job may
+        send many."""
+        with self._nodes:
+            until, most = self._gpus
+            if until <= self._clock():
+                most = majority(_gpus(node) for node in self._cluster.list_all(NODE))
+                self._gpus = self._clock() + _NODES_SECONDS, most
+            return most
 
 
 def deleting(collectors: int, learners: int) -> Plan:

@@ -67,8 +67,8 @@ class V1Alpha1:
         ignored: clients send `{}`."""
         asked = _query(exchange)
         if "name" in asked:
-            form = AGGREGATOR if f"-{AGGREGATOR}-" in asked["name"] else COORDINATOR
-            asked.setdefault(form, asked["name"])
+            is_aggregator = f"-{AGGREGATOR}-" in asked["name"] and not asked["name"].endswith(f"-{COORDINATOR}")
+            asked.setdefault(AGGREGATOR if is_aggregator else COORDINATOR, asked["name"])
         namespace = asked.get("namespace", "")
         if namespace and COORDINATOR in asked:
             view, known = await self._module(exchange, namespace, asked[COORDINATOR], "get")

@@ -239,6 +239,15 @@ def test_doctor_advises_where_ended_jobs_are_not_recorded(diflow: Cli) -> None:
     assert "✓ record of ended jobs in default\n" in diflow("doctor").out
 
 
+def test_doctor_advises_where_applications_are_not_remembered(diflow: Cli) -> None:
+    diflow.prepare()
+    result = diflow("doctor")
+    assert result.code == 0
+    assert "! memory of applications in default: missing, so under goodput each job starts as if" in result.out
+    diflow.api.add(CONFIG_MAP, {"metadata": {"name": "diflow-applications"}})
+    assert "✓ memory of applications in default\n" in diflow("doctor").out
+
+
 def test_doctor_says_whether_former_leaders_are_fenced(diflow: Cli) -> None:
     diflow.prepare()
     assert "✓ the fence of the allocator: not needed: there is no allocator" in diflow("doctor").out

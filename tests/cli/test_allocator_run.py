@@ -223,6 +223,7 @@ class StillAllocator:
         self.settings = AllocatorSettings()
         self.caches = SimpleNamespace(trouble=lambda: trouble)
         self.executor = SimpleNamespace(refusals={"default/job": "no"})
+        self.health = SimpleNamespace(counts={"silent": 2}, restarts=1, slow_nodes={"node-1": ("a", "b")})
 
     def paused(self) -> str:
         return "jane"
@@ -287,6 +288,7 @@ def test_cycles_are_counted_with_their_times_and_their_writes() -> None:
     assert value("diflow_allocator_blind_cycles_total") == 1
     assert value("diflow_allocator_jobs") == 5
     assert value("diflow_allocator_refused_jobs") == 1
+    assert value("diflow_allocator_unhealthy_jobs", {"state": "silent"}) == 2
     assert (value("diflow_allocator_leader"), value("diflow_allocator_paused")) == (1, 1)
 
 

@@ -427,7 +427,7 @@ def test_a_change_of_the_numbers_of_a_job_with_one_template_is_one_too(
     preemptible: bool, change: tuple[Json, Json], wanted: int, between: Json
 ) -> None:
     with lab() as at:
-        given = {"scheduling": "gang", "preemptible": preemptible, "template": template("sleep")}
+        given: Json = {"scheduling": "gang", "preemptible": preemptible, "template": template("sleep")}
         at.apply_one(**given, **change[0])
         at.rest()
         assert replicas(at) == {"worker": change[0].get("minReplicas", 1)}

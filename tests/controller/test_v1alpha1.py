@@ -261,6 +261,42 @@ def test_a_file_without_an_aggregator_config_makes_jobs_wait(tmp_path: Path, tex
             v1alpha1.aggregator_in(path)
 
 
+@pytest.mark.parametrize("text", ["", "{", "{}", "null", "[1]", '["1", null]', "[" * 5000, '"x"'])
+@pytest.mark.parametrize("parameter", [keys.PARAM_MODULES, keys.PARAM_ROUNDS, keys.PARAM_RELEASED])
+def test_a_parameter_that_its_user_has_edited_is_named_in_the_status_and_ends_nothing(
+    parameter: str, text: str
+) -> None:
+    if (parameter, text) == (keys.PARAM_MODULES, "{}"):
+        return  # as it is at first
+    with lab() as at:
+        started(at)
+        at.runs("old", (1, "coordinator", 0, 0), phase="Succeeded")
+        before = dict(at.workflows()["old"])
+        edit(at, parameter, text)
+        at.rest()
+        assert at.phase("old") == "Unknown"
+        assert f"the parameter {parameter} is not what diflow wrote" in at.message("old")
+        assert len(at.pods()) == 3
+        assert at.process is not None
+        assert at.process.controller.reconciler.refused == {}, "it is no fault of the controller"
+        (value,) = (one["value"] for one in _parameters(before) if one["name"] == parameter)
+        edit(at, parameter, value)
+        at.rest()
+        assert sorted(at.pods()) == ["old-1-coordinator-0-0"]
+
+
+def edit(at: Lab, parameter: str, text: str) -> None:
+    """`kubectl edit` of a parameter of the Workflow."""
+    workflow = at.workflows()["old"]
+    parameters = [{**one, "value": text} if one["name"] == parameter else one for one in _parameters(workflow)]
+    at.api.add(WORKFLOW, {**workflow, "spec": {**workflow["spec"], "arguments": {"parameters": parameters}}})
+
+
+def _parameters(workflow: Json) -> list[Json]:
+    found: list[Json] = workflow["spec"]["arguments"]["parameters"]
+    return found
+
+
 def test_an_edited_parameter_makes_no_writes() -> None:
     with lab() as at:
         started(at)

@@ -69,6 +69,7 @@ def coordinate() -> None:
     each = {"replicas": 2, "cpus": "0.1", "memory": "128Mi"}
     settings = Config(
         operator_server=Config(
+            system_addr=os.environ["SYSTEM_ADDR"],
             init_replicas_request={"collectors": each, "learners": {**each, "gpus": "0"}},
             collector_target_num=2,
             learner_target_num=2,

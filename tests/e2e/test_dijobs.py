@@ -185,12 +185,21 @@ def test_a_job_with_one_template_has_the_arguments_of_ditask(space: Live, tmp_pa
         space.kubectl("apply", "-f", "-", stdin=json.dumps(made))
         pods = space.running("one", 3)
         wait_until("it says so", lambda: phase(space, "one") == "Running")
+        assert [logged_arguments(space, pod) for pod in pods] == [arguments(space, i) for i in range(3)]
+        space.kubectl("delete", "dijob", "one", "--cascade=foreground", "--timeout=120s")
+        assert nothing_left(space, "one"), "it waited for its Workflow and pods"
 
-    def urls(index: int) -> str:
-        host = f"one-worker-{index}.di.{space.namespace}.svc.cluster.local"
+
+def logged_arguments(space: Live, pod: Json) -> str:
+    return next(line for line in space.logs(pod_name(pod)).splitlines() if line.startswith("--"))
+
+
+def arguments(space: Live, index: int) -> str:
+    """What a replica of a mesh of two workers each has."""
+
+    def urls(other: int) -> str:
+        host = f"one-worker-{other}.di.{space.namespace}.svc.cluster.local"
         return f"tcp://{host}:22270,tcp://{host}:22271"
 
-    for i, pod in enumerate(pods):
-        fixed = f"--parallel-workers=2 --ports=22270,22271 --node-ids={2 * i},{2 * i + 1}"
-        attached = f" --attach-to={','.join(map(urls, range(i)))}" if i else ""
-        assert fixed + attached in space.logs(pod_name(pod)).splitlines()
+    fixed = f"--parallel-workers=2 --ports=22270,22271 --node-ids={2 * index},{2 * index + 1}"
+    return fixed + (f" --attach-to={','.join(map(urls, range(index)))}" if index else "")

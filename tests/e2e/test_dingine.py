@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from diflow import keys
 from tests import oldjobs
-from tests.clusters import TestCluster, wait_until
+from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.live import Live, pod_name
 from tests.e2e.test_crd import install
@@ -44,6 +45,14 @@ def space(argo40: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         with installing.installed(argo40, "server", home=home.namespace, watched=namespace, setting=setting):
             home.kubectl("set", "env", "deployment/diflow-server", "DIFLOW_SERVER_UNPROVEN_PODS=true")
             home.kubectl("rollout", "status", "deployment/diflow-server", "--timeout=280s")
+            (alias,) = (
+                one
+                for one in yaml.safe_load_all(argo40.kubectl("kustomize", str(ROOT / "manifests" / "di-orchestrator")))
+                if one["kind"] == "Service"
+            )
+            alias["metadata"]["namespace"] = home.namespace
+            alias["spec"]["externalName"] = alias["spec"]["externalName"].replace("diflow-system", home.namespace)
+            home.kubectl("apply", "-f", "-", stdin=json.dumps(alias))
             monkeypatch.setenv("DIFLOW_SERVER_URL", f"http://diflow-server.{home.namespace}.svc.cluster.local:8081")
             with controller(live, tmp_path / "controller.log"):
                 try:
@@ -52,8 +61,9 @@ def space(argo40: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                     live.kubectl("delete", "dijobs", "--all", "--wait=false", check=False)
 
 
-def manifest(name: str) -> Json:
-    """A job as in DI-orchestrator's examples."""
+def manifest(name: str, *, home: str) -> Json:
+    """A job as in DI-orchestrator's examples: its coordinator has the address of the server in its configuration.
+    `home` is in the place of the namespace di-system."""
     folder = dingine.prepared()
     (packages,) = (folder / "venv" / "lib").glob("python3*/site-packages")
     volumes: list[Json] = [
@@ -68,7 +78,10 @@ def manifest(name: str) -> Json:
             "name": "di-container",
             "image": _IMAGE,
             "command": ["python3", "-u", f"{_CLIENT}/program/{_PROGRAM.name}", f"{_CLIENT}/code", what],
-            "env": [{"name": "PYTHONPATH", "value": f"{_CLIENT}/packages"}],
+            "env": [
+                {"name": "PYTHONPATH", "value": f"{_CLIENT}/packages"},
+                {"name": "SYSTEM_ADDR", "value": f"di-server.{home}:8080"},
+            ],
             "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}},
             "volumeMounts": mounts,
         }
@@ -100,7 +113,7 @@ def is_started(live: Live, coordinator: str) -> list[list[str]] | None:
 
 def test_di_engines_coordinator_runs_a_job_from_apply_to_succeeded(space: Live) -> None:
     space.kubectl("create", "configmap", "program", f"--from-file={_PROGRAM}")
-    space.kubectl("apply", "-f", "-", stdin=json.dumps(manifest("old")))
+    space.kubectl("apply", "-f", "-", stdin=json.dumps(manifest("old", home=f"{space.namespace}-system")))
     wait_until("its coordinator runs", lambda: phase(space, "old") == "Running")
     (coordinator,) = (pod_name(pod) for pod in space.pods("old", "coordinator"))
     collectors, learners = wait_until("its pipeline has started", lambda: is_started(space, coordinator))

@@ -19,7 +19,7 @@ from tests.builders import template
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import daemon, status, submit
 from tests.e2e.live import Live
-from tests.e2e.test_failures import attempts, evict
+from tests.e2e.test_failures import attempts, evict, uids
 
 pytestmark = pytest.mark.xdist_group("allocator")
 
@@ -33,7 +33,7 @@ def live(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             yield place
 
 
-def asks(name: str, command: str, *rules: dict[str, Any], memory: str = "16Mi", replicas: int = 1, **of: Any) -> DIJob:
+def asks(name: str, command: str, *rules: dict[str, Any], memory: str = "64Mi", replicas: int = 1, **of: Any) -> DIJob:
     amounts = {"cpu": "20m", "memory": memory}
     made = template(command, container={"resources": {"requests": amounts, "limits": {"memory": memory}}})
     worker = Task(name="worker", replicas=replicas, template=made, max_memory=of.pop("max_memory", None))
@@ -83,7 +83,8 @@ def test_argo_alone_counts_ignores_and_ends_the_job(live: Live) -> None:
     assert live.ended(ignored) == "Succeeded"
     assert status(live, ignored).restarts == 0
 
-    wait_until("it was made again", lambda: len(attempts(live, waits, "worker")) == 2)
+    # Argo makes a pod of the same name if it has not seen that the first one ran.
+    wait_until("it was made again", lambda: not uids(live.running(waits, 1)) & uids([pod]))
     live.open("evicted")
     assert live.ended(waits) == "Succeeded"
     assert status(live, waits).restarts == 0

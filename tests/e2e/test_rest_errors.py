@@ -1,4 +1,4 @@
-"""The REST API's errors from a server on a real cluster: the tables of `tests/server/api`, with its answers as they are.
+"""The REST API's errors from a server on a real cluster: the tables of `tests/server/api`.
 
 The jobs are Workflows that nothing but Argo looks after.
 """
@@ -54,7 +54,7 @@ def caller(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """A server, and the jobs that the tables name."""
     with argo40.namespace("errors") as namespace:
         live = Live(argo40, namespace)
-        patient = {"coordinator": {"template": template(_PATIENT)}}
+        patient: Json = {"coordinator": {"template": template(_PATIENT)}}
         made = [
             oldjobs.workflow("old", **patient),
             oldjobs.workflow("plain", aggregator=False, **patient),

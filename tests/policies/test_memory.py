@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -269,3 +270,11 @@ def test_a_journal_keeps_priors_and_is_as_before_without_them() -> None:
         line = journal.line(snapshot, plan)
         again = journal._snapshot(json.loads(line)["snapshot"])
         assert policy.optimize(again).to_bytes(again) == plan.to_bytes(snapshot)
+
+
+def test_no_record_of_another_namespace_has_the_version_of_a_record() -> None:
+    """Models are kept by version, for all namespaces. A user can make a record that has the CRC of another one."""
+    one, other = Application("app-75be4d1e"), Application("app-4baa5d72")
+    assert zlib.crc32(repr((one, 0)).encode()) == zlib.crc32(repr((other, 0)).encode())
+    assert prior_of(one).version != prior_of(other).version
+    assert prior_of(one).version == prior_of(replace(one)).version

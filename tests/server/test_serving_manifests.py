@@ -175,3 +175,18 @@ def test_the_api_server_refuses_its_writes_to_all_configmaps_but_those_of_shards
     assert f"startsWith('{PREFIX}')" in validation["expression"]
     binding = manifests.one("ValidatingAdmissionPolicyBinding", SERVER, FOLDER)["spec"]
     assert binding == {"policyName": SERVER, "validationActions": ["Deny"]}
+
+
+def test_the_name_of_di_orchestrators_server_is_an_alias_of_this_one() -> None:
+    folder = ROOT / "manifests" / "di-orchestrator"
+    named = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    assert sorted(named) == sorted(path.name for path in folder.glob("*.yaml") if path.name != "kustomization.yaml")
+    alias, service = manifests.one("Service", "di-server", folder), one("Service")
+    home, target = alias["metadata"]["namespace"], service["metadata"]
+    assert home == manifests.one("Namespace", "di-system", folder)["metadata"]["name"]
+    assert keys.AGGREGATOR_CONFIG.partition("/")[0] == home
+    assert alias["spec"] == {
+        "type": "ExternalName",
+        "externalName": f"{target['name']}.{target['namespace']}.svc.cluster.local",
+    }
+    assert {port["port"] for port in service["spec"]["ports"]} == {8080, 8081}

@@ -79,7 +79,7 @@ def test_another_annotation_is_refused(text: str) -> None:
     body = manifest()
     body["spec"] = {"tasks": [{"name": "worker", "template": template()}]}
     body["metadata"]["annotations"] = {keys.DITASK: text}
-    with pytest.raises(InvalidError, match="parallel workers"):
+    with pytest.raises(InvalidError, match="a topology"):
         DIJob.from_manifest(body)
 
 

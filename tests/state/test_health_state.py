@@ -21,6 +21,7 @@ _RANKS = st.frozensets(st.integers(0, MOST_REPLICAS - 1), max_size=30)
     behind=_RANKS,
     slow=st.dictionaries(st.integers(0, MOST_REPLICAS - 1), st.sampled_from([2.0, 3.25, 1e6]), max_size=64),
     restarts=st.integers(0, MOST_HEALTH_RESTARTS),
+    is_unheard=st.booleans(),
     stop=st.none() | st.builds(Stop, st.just(1.8e9), st.dictionaries(st.just("worker"), _RANKS.filter(bool))),
 )
 def test_what_was_written_is_what_is_read(**fields: Any) -> None:

@@ -381,9 +381,9 @@ def _mean_replicas(snapshot: Snapshot, rows: IntArray, ran: FloatArray) -> Float
     held = np.clip(mean, 1.0, 1e6)
     for at in np.flatnonzero((np.abs(mean - 1.0) < 1e-6) & (ran > 0)).tolist():
         profile = snapshot.job_profile[rows[at]]
-        seen = clean(profile.observations) if profile is not None else ()
+        seen = clean(profile.observations)[:, REPLICAS] if profile is not None else np.zeros(0)
         if len(seen):
-            held[at] = float(seen[-1][REPLICAS])
+            held[at] = float(seen[-1])
     return held
 
 

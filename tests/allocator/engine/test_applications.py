@@ -25,7 +25,7 @@ from diflow.kube.kinds import CONFIG_MAP, NODE, WORKFLOW
 from diflow.kube.reflector import Reflector
 from diflow.state import applications
 from diflow.state.allocation import Allocation
-from diflow.state.applications import Application
+from diflow.state.applications import BINS, Application
 from diflow.workflows.job import render
 from tests.allocator.engine.test_ended_jobs import COMPLETED, Leader
 from tests.allocator.faults import Time, client, eventually
@@ -397,6 +397,45 @@ def test_a_flood_of_ended_jobs_is_read_over_several_passes_and_delays_no_other_n
         scene.time.move(10.0)
         scene.learn()
     assert only(scene.records()).jobs == 2 * MOST_READ + 5
+
+
+def test_a_report_that_no_arithmetic_holds_keeps_no_namespace_from_learning(scene: Scene) -> None:
+    """The quotient of these two was 0, whose logarithm ended the pass over all namespaces, each time."""
+    scene.prepare("default", "other")
+    spoiled = {**REPORT, "gradParams": {"norm": 1e18, "var": 1e-310}}
+    scene.add(workflow("runs", report=spoiled), workflow("ended", report=spoiled, ended="Succeeded"))
+    scene.add(workflow("one", namespace="other", report=REPORT, ended="Succeeded"))
+    scene.learn()
+    assert only(scene.records("other")).jobs == 1
+    record = only(scene.records())
+    assert record.jobs == 1 and record.noise == (None,) * BINS
+
+
+@pytest.mark.parametrize("norm", [1e-310, 1e-30])
+def test_gradient_noise_out_of_its_range_is_not_recorded(scene: Scene, norm: float) -> None:
+    scene.prepare("default")
+    scene.add(workflow("one", report={**REPORT, "gradParams": {"norm": norm, "var": 1e18}}, ended="Succeeded"))
+    scene.learn()
+    assert only(scene.records()).noise == (None,) * BINS
+
+
+def test_a_namespace_in_which_something_fails_keeps_no_other_from_learning(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.prepare("default", "other")
+    scene.add(workflow("one", report=REPORT, ended="Succeeded"))
+    scene.add(workflow("one", namespace="other", report=REPORT, ended="Succeeded"))
+    learned = applications.learned
+
+    def failing(known: Application, lesson: Any, **given: Any) -> Application:
+        if lesson.uid == "default-one":
+            raise ValueError("no number")
+        return learned(known, lesson, **given)
+
+    monkeypatch.setattr(applications, "learned", failing)
+    scene.learn()
+    assert only(scene.records("other")).jobs == 1
+    assert scene.records() == {}
 
 
 def test_a_write_that_is_refused_loses_nothing(scene: Scene) -> None:

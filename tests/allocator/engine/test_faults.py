@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from diflow import keys
 from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.daemon import Allocator, lead
 from diflow.allocator.engine.ended_jobs import ENDED
@@ -275,8 +276,11 @@ def test_a_process_that_stands_by_has_its_caches_and_lists_nothing_when_it_leads
 
             eventually(admitted, "it decides")
             gets = [r for r in api.requests[before:] if r.method == "GET" and not r.query.get("watch")]
-            # What has ended is recorded by a thread of its own, which no decision waits for.
-            later = [r for r in gets if r.query.get("labelSelector") != ENDED]
+            # Other threads, for which no decision waits, record what has ended and read the memories of applications.
+            memory = f"metadata.name={keys.APPLICATIONS}"
+            later = [
+                r for r in gets if r.query.get("labelSelector") != ENDED and r.query.get("fieldSelector") != memory
+            ]
             assert {r.path.rsplit("/", 1)[-1] for r in later} == {"diflow-allocator"}, "its Lease, and no list"
             again = [r for r in api.requests[before:] if r.query.get("watch")]
             assert len(again) >= 4, "the watches are on new connections"

@@ -10,6 +10,7 @@ import pytest
 
 from diflow import DIJob
 from diflow.job import Health
+from diflow.spec.failurerules import FailurePolicy
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed, Lab, job, lab, task
 from tests.allocator.signs import Programs
@@ -113,10 +114,38 @@ def test_a_server_that_is_away_makes_no_rank_silent(at: Lab) -> None:
     programs.run(200)
     programs.server_is_away = True
     programs.run(3 * PROGRESS)
+    assert says(at).startswith("not judged: for 5m no server has written what it reports")
+    assert found(at)["restarts"] == 0
     programs.server_is_away = False
     programs.program = lambda _, seconds: None if seconds < 3 * PROGRESS + 400 else int(seconds)  # still backing off
+    programs.run(60)
     programs.run(400)
+    assert says(at) == ""
+    assert set(reasons(at)) == {"Admitted", "Unhealthy", "Healthy"}
+
+
+def test_a_job_that_no_server_hears_is_told_so_and_left_alone(at: Lab) -> None:
+    starts(at, healthy(action="restart"))
+    old = uids(at)
+    for _ in range(240):
+        at.step()
     assert found(at) == {}
+    for _ in range(3 * FIRST // 5):
+        at.step(5.0)
+    assert says(at).startswith("not judged")
+    assert uids(at) == old
+
+
+def test_a_job_of_which_some_replicas_have_ended_is_well_again_when_the_others_advance(at: Lab) -> None:
+    starts(at, healthy())
+    programs = Programs(at, "one", steady)
+    programs.run(300)
+    at.cluster.finish(at.cluster.of("one")["worker-0"]["metadata"]["name"])
+    programs.program = lambda rank, seconds: min(int(seconds), 300) if rank == 1 else int(seconds)
+    programs.until(lambda: says(at), "it is found", seconds=PROGRESS + 60)
+    assert found(at)["stopped"] == "1"
+    programs.program = steady
+    programs.until(lambda: not says(at), "it is well again", seconds=120)
 
 
 def test_replicas_of_a_fixed_job_that_stand_are_started_again_and_nothing_is_counted(at: Lab) -> None:
@@ -138,6 +167,23 @@ def test_replicas_of_a_fixed_job_that_stand_are_started_again_and_nothing_is_cou
     assert at.cluster.restarts("one") == 0
     assert at.cluster.phase("one") == "Running"
     assert reasons(at).count("Restarted") == 1
+
+
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_with_a_failure_policy_a_restart_counts_nothing_either(at: Lab, preemptible: bool) -> None:
+    starts(at, healthy(action="restart", preemptible=preemptible, failure_policy=FailurePolicy()))
+    programs = Programs(at, "one", steady)
+    programs.run(300)
+    old = uids(at)
+    programs.program = lambda _, seconds: min(int(seconds), 300)
+    programs.until(lambda: "Restarted" in reasons(at), "it is restarted", seconds=PROGRESS + LATE_SECONDS)
+    programs.program = steady
+    at.until(lambda: len(at.cluster.running("one")) == 4, "it runs again", seconds=120)
+    programs.run(300)
+    assert old.keys() == uids(at).keys()
+    assert not set(old.values()) & set(uids(at).values())
+    assert at.cluster.restarts("one") == 0
+    assert at.cluster.phase("one") == "Running"
 
 
 def test_of_replicas_that_work_alone_only_the_one_that_stands_is_started_again(at: Lab) -> None:
@@ -251,6 +297,7 @@ def test_a_slow_rank_is_named_and_a_node_that_is_slow_for_several_jobs_too() -> 
         '{"round":"1","stop":{"until":1e300,"members":{"worker":"0-3"}}}',
         '{"round":"9","stop":{"until":99999999999,"members":{"worker":"0-3"}}}',
         '{"round":"1","stop":{"until":1,"members":{"worker":"0-3"}}}',
+        '{"round":"1","stop":{"until":99999999998,"members":{"worker":"0-3"}}}',
         '{"round":"1","slow":{"0":1e400},"silent":"0-1999"}',
     ],
 )

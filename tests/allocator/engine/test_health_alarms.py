@@ -2,11 +2,13 @@
 
 The server folds the reports into the parameter (`server.api.folding`), the allocator parses it and looks at all jobs
 (`HealthWatch`). Only the API server between the two is left out: a write is an alarm. The numbers are those of
-docs/allocator.md.
+docs/health.md: `make laws` (DIFLOW_HEALTH_RUNS=10) simulates 10,000 job hours and 1,000 slow nodes, and `make test` a
+tenth.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -31,9 +33,11 @@ from diflow.state.nodenames import NodeName
 from diflow.state.signals import BEAT_SECONDS, BREAK_SECONDS
 from tests.allocator.fakeargo import EPOCH
 
+RUNS = int(os.environ.get("DIFLOW_HEALTH_RUNS") or 1)
+"""Of 1,000 job hours, and of 100 slow nodes."""
 RANKS = 8
 TICK_SECONDS = 30
-"""Between two looks at one job: as long as a server may be silent."""
+"""Between two writes of the server: as long as it may be silent. The allocator looks at every second one."""
 HEALTH = Health(action="restart")
 JITTER = 0.2
 STEP_SECONDS = (0.5, 5.0, 60.0)
@@ -150,7 +154,8 @@ def looks(
         for training in trainings:
             # Each rank reports once a minute: the fewest heartbeats that a client sends.
             training.report(clock.now, silent=frozenset(range(RANKS)) if tick % 2 else frozenset())
-        found.run(ClusterState({one.read.key: one.job() for one in trainings}, {}, ()), is_paused=False)
+        if not tick % 2:
+            found.run(ClusterState({one.read.key: one.job() for one in trainings}, {}, ()), is_paused=False)
         for write in executor.writes[known:]:
             annotations = write.body["metadata"]["annotations"]
             of = by_key[write.job]
@@ -181,15 +186,15 @@ def test_noisy_jobs_that_save_and_evaluate_raise_no_alarm() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
-def test_no_alarm_in_10000_hours(part: int) -> None:
+@pytest.mark.parametrize("part", range(RUNS))
+def test_no_alarm_in_thousands_of_hours(part: int) -> None:
     assert false_alarms(jobs=100, hours=10, first=1000 + 100 * part) == []
 
 
 @pytest.mark.slow
-def test_a_node_that_is_three_times_slower_is_found_in_each_of_1000_seeds_and_no_other_is() -> None:
+def test_a_node_that_is_three_times_slower_is_found_with_each_seed_and_no_other_is() -> None:
     trainings = []
-    for seed in range(1000):
+    for seed in range(100 * RUNS):
         rates = np.ones(RANKS)
         rates[seed % RANKS] /= 3
         trainings.append(Training(f"job-{seed}", np.random.default_rng(seed), noise=0.1, rates=rates, pauses=False))
@@ -197,7 +202,7 @@ def test_a_node_that_is_three_times_slower_is_found_in_each_of_1000_seeds_and_no
     for _, writes in looks(trainings, hours=0.6):
         last = writes
     found = {write.job: write.note.message for write in last if write.note is not None}
-    assert len(last) == len(found) == 1000, "each once"
+    assert len(last) == len(found) == 100 * RUNS, "each once"
     for seed, training in enumerate(trainings):
         rank = seed % RANKS
         assert found[f"default/{training.name}"].startswith(f"worker-{rank} on n{rank} is ")

@@ -10,6 +10,8 @@ from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.server.api.folding import Report, Shape, fold
+from diflow.server.api.models import Profiling
 from diflow.state import signals
 from tests.allocator.lab import Lab, job, lab, task
 
@@ -72,6 +74,13 @@ def test_a_job_whose_own_model_says_that_its_replicas_stall_each_other_shrinks()
         found.rest()
         found.cluster.edit("job", profilings=adaptdl(alpha_n=300.0, beta_n=100.0, alpha_r=300.0, beta_r=100.0))
         found.until(lambda: len(found.cluster.running("job")) == 1, "it shrinks to what works", seconds=600)
+
+
+def test_a_job_that_reports_its_steps_alone_is_no_trouble_if_they_are_judged() -> None:
+    shape = Shape("1", "worker", 1, {"worker": 1}, has_health=True)
+    assert reports.complaint(fold("", {}, shape, now=1e9)) == ""
+    assert reports.complaint(fold("", {0: Report("worker", Profiling(step=1), 0)}, shape, now=1e9)) == ""
+    assert reports.complaint('{"signals": {"at": 1}}') != ""
 
 
 def test_signs_of_life_alone_are_no_faulty_report() -> None:

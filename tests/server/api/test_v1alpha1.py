@@ -221,6 +221,32 @@ async def test_a_learner_of_several_gpus_is_an_aggregator_with_ddp_learners(plac
         assert answer.status_code == 410, "its pod is not wanted any more"
 
 
+@asynchronous
+async def test_many_requests_for_gpus_list_the_nodes_once(place: Place) -> None:
+    token = submitted(place)
+    place.api.add(NODE, {"metadata": {"name": "n0"}, "status": {"allocatable": {modules.GPU: "8"}}})
+    body = {**WHO, "learners": {"replicas": 1, "gpus": 10}}
+    async with place.asked() as client:
+        await asyncio.gather(*(ask(client, token, "POST", body) for _ in range(5)))
+        assert len([r for r in place.api.seen("GET") if r.path.endswith("/nodes")]) == 1
+        place.api.add(NODE, {"metadata": {"name": "n0"}, "status": {"allocatable": {modules.GPU: "4"}}})
+        place.time.move(60)
+        await ask(client, token, "POST", body)
+    assert len(stored(place).groups["7"]["ddp-learner"].each) == 3, "nodes that have changed are seen"
+
+
+@pytest.mark.parametrize("name", ["old", "an-aggregator-abcde", "a-coordinator"])
+@asynchronous
+async def test_a_coordinator_is_found_by_its_name_whatever_the_name_of_its_job(place: Place, name: str) -> None:
+    token = submitted(place, name)
+    async with place.asked() as client:
+        for parameter in ("name", "coordinator"):
+            params = {"namespace": "default", parameter: f"{name}-coordinator"}
+            answer = await client.get(REPLICAS, params=params, headers=bearer(token))
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["data"]["coordinator"] == f"{name}-coordinator"
+
+
 def test_gpus_of_a_pod_are_the_most_frequent_number_among_the_nodes() -> None:
     assert majority([8, 8, 0, 4]) == 8
     assert majority([4, 4, 8, 8, 0, 0, 0]) == 8

@@ -1,0 +1,117 @@
+"""Cordons nodes that the jobs of several namespaces leave out, if the administrator has asked for it.
+
+What leaves a node out is what users say: their pods report the figures, and choose the exit codes. So a namespace
+counts once, however many jobs it has, and only a part of the nodes is ever cordoned in this way. A node that somebody
+uncordons stays so until a further job leaves it out.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from diflow import keys
+from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.records import NodeRead
+from diflow.errors import DiflowError, LostLeadershipError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import NODE
+from diflow.kube.leader_election import Elector
+from diflow.state import untrusted
+from diflow.state.patches import canonical_json
+
+MOST_SHARE: Final = 0.1
+"""The share of the nodes that may be cordoned, whoever has cordoned them, for diflow to cordon another one."""
+_BACKOFF_SECONDS: Final = 300.0
+_LONGEST_REASON: Final = 500
+
+log = structlog.get_logger("diflow.allocator")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A node that is left out by jobs of `namespaces`; `since`: by the last one, in seconds since 1970."""
+
+    node: str
+    namespaces: frozenset[str]
+    since: float
+    reason: str
+
+
+def findings(jobs: Iterable[Job], *, least: int, now: float) -> list[Finding]:
+    """The nodes that are left out by jobs of at least so many namespaces, the most namespaces first."""
+    found: dict[str, tuple[set[str], float, str]] = {}
+    for job in jobs:
+        read = job.read
+        for entry in read.excluded.active(now):
+            namespaces, since, reason = found.get(entry.node, (set(), 0.0, ""))
+            if entry.since >= since:
+                since, reason = entry.since, f"{read.identity.namespace}/{read.name}: {entry.reason}"
+            found[entry.node] = (namespaces | {read.identity.namespace}, since, reason)
+    out = [Finding(node, frozenset(spaces), since, why) for node, (spaces, since, why) in found.items()]
+    return sorted((one for one in out if len(one.namespaces) >= least), key=lambda f: (-len(f.namespaces), f.node))
+
+
+class Cordons:
+    """`after_namespaces`: 0 cordons nothing. Its state is in the nodes; what is kept here saves requests alone."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        elector: Elector,
+        *,
+        after_namespaces: int,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster.without_retries()
+        self._elector = elector
+        self._after_namespaces = after_namespaces
+        self._clock, self._wall = clock, wall
+        self._done: dict[str, float] = {}
+        self._pause_until = -math.inf
+
+    def run(self, jobs: Mapping[str, Job], nodes: Mapping[str, NodeRead]) -> None:
+        """Cordon what there is to cordon. Raises LostLeadershipError."""
+        if not self._after_namespaces or self._clock() < self._pause_until:
+            return
+        closed = sum(not node.is_schedulable for node in nodes.values())
+        self._done = {name: since for name, since in self._done.items() if name in nodes}
+        for finding in findings(jobs.values(), least=self._after_namespaces, now=self._wall()):
+            node = nodes.get(finding.node)
+            is_known = self._done.get(finding.node, -math.inf) >= finding.since
+            if node is None or node.is_missing or not node.is_schedulable or is_known:
+                continue
+            if closed + 1 > max(1, int(MOST_SHARE * len(nodes))):
+                return
+            try:
+                closed += self._cordon(finding)
+                self._done[finding.node] = finding.since
+            except LostLeadershipError:
+                raise
+            except DiflowError as error:
+                log.warning("a node cannot be cordoned", node=finding.node, why=str(error))
+                self._pause_until = self._clock() + _BACKOFF_SECONDS
+                return
+
+    def _cordon(self, finding: Finding) -> bool:
+        """Whether the node was cordoned, and not before for the same reason."""
+        found = self._cluster.get(NODE, finding.node)
+        before = untrusted.mapping(untrusted.sub(found, "metadata", "annotations").get(keys.CORDONED))
+        if (untrusted.number(before.get("since")) or 0.0) >= round(finding.since, 3):
+            return False  # somebody has uncordoned it since
+        why = f"left out by jobs of {len(finding.namespaces)} namespaces, last by {finding.reason}"[:_LONGEST_REASON]
+        said = canonical_json({"since": round(finding.since, 3), "why": why})
+        body = {
+            "metadata": {"uid": found["metadata"]["uid"], "annotations": {keys.CORDONED: said}},
+            "spec": {"unschedulable": True},
+        }
+        epoch = str(self._elector.check())
+        self._cluster.patch(NODE, finding.node, body, manager=self._elector.writes_as(epoch))
+        log.warning("cordoned", node=finding.node, why=why)
+        return True
