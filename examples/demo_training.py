@@ -320,7 +320,8 @@ class Play:
         said = [
             line
             for pod in found.pods
-            for line in self.cluster.logs(pod["metadata"]["name"], namespace=NAMESPACE, container="main")
+            if pod["status"].get("phase") == "Succeeded"  # others may have no log
+            for line in self.cluster.logs(pod["metadata"]["name"], namespace=NAMESPACE)
             if "shards learned" in line
         ]
         reasons = self._reasons()

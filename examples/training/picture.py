@@ -64,7 +64,6 @@ def _loss(axes: Any, film: Film) -> None:
     axes.plot([], [], color=COLOURS[0], linewidth=2.0, label=f"mean of {_MEAN_OF} steps")
     axes.plot([], [], color=GREY, linewidth=1.0, linestyle=_DASHES, label="made again from the checkpoint")
     axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9, labelcolor=INK)
-    axes.set_ylim(bottom=0)
     axes.set_ylabel("loss", color=GREY)
 
 
