@@ -165,7 +165,7 @@ PLAYS: dict[str, tuple[Play, list[Play]]] = {
     "a replica that was taken away": (failing, [one_is_evicted]),
     "a node that is left out": (policy(preemptible=False), [exits(201)]),
     "a node that is left out, of a job that moves as a whole": (policy(preemptible=True), [exits(201, peer=1)]),
-    "more memory": (policy(preemptible=False), [exits(247)]),
+    "more memory": (nothing, [policy(preemptible=False), exits(247)]),
     "more memory, of a job that moves as a whole": (policy(preemptible=True), [exits(247, peer=1)]),
 }
 
