@@ -218,8 +218,8 @@ class Play:
         self._until("it was found, and all train again", lambda: self._trains(RANKS, parts=parts + 1))
 
     def _resize_and_kill(self) -> None:
-        scale(NAME, high=FEWER, namespace=NAMESPACE, cluster=self.cluster)
         self._say(f"at most {FEWER} replicas are requested")
+        scale(NAME, high=FEWER, namespace=NAMESPACE, cluster=self.cluster)
         self._until(f"{FEWER} ranks train", lambda: self._trains(FEWER))
         killed = {
             "the API server": processes(self.target.name, "kube-apiserver"),
@@ -233,8 +233,8 @@ class Play:
         steps = self._steps()
         self._until("the ranks train on", lambda: self._steps() > steps + 10)
         self._until("the API server answers", lambda: bool(self._found()))
-        scale(NAME, high=RANKS, namespace=NAMESPACE, cluster=self.cluster)
         self._say(f"at most {RANKS} replicas are requested")
+        scale(NAME, high=RANKS, namespace=NAMESPACE, cluster=self.cluster)
         self._until(f"{RANKS} ranks train", lambda: self._trains(RANKS))
 
     def _fill_nodes(self) -> None:
