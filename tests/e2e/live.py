@@ -105,6 +105,10 @@ class Live:
     def logs(self, pod: str) -> str:
         return self.kubectl("logs", pod, "-c", "main")
 
+    def printed(self, pod: str) -> list[str]:
+        """The lines that the program printed, without those that Argo's executor adds to its log."""
+        return [line for line in self.logs(pod).splitlines() if not line.startswith(("time=", "Error: exit status "))]
+
     def delete(self, name: str) -> None:
         self.kubectl("delete", "workflow", name, "--wait=false", check=False)
 

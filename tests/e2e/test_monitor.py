@@ -95,8 +95,8 @@ def test_the_steps_of_the_trainers_file_are_reported_and_a_failed_work_leaves_it
     assert live.ended(name) == "Succeeded"
     assert status(live, name).restarts == 1
     first, second = live.pods(name)
-    assert live.logs(pod_name(first)).strip() == "found"
-    assert live.logs(pod_name(second)).strip() == "found weights of step 7"
+    assert live.printed(pod_name(first)) == ["found"]
+    assert live.printed(pod_name(second)) == ["found weights of step 7"]
     assert "saved /checkpoints/runs/rank-0/7" in live.kubectl("logs", pod_name(first), "-c", "diflow-monitor")
     assert standing(live, name)["step"] == 4
     for pod in (first, second):

@@ -67,7 +67,7 @@ def test_a_gang_measures_its_node_and_its_network_before_the_work(live: Live) ->
     for pod in live.pods(name):
         log = live.kubectl("logs", pod_name(pod), "-c", "diflow-check")
         assert log.splitlines()[-1] == "the work begins"
-        assert live.logs(pod_name(pod)).strip() == "at work"
+        assert live.printed(pod_name(pod)) == ["at work"]
     seen = status(live, name)
     assert (seen.restarts, seen.reschedules) == (0, 0)
 
