@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import yaml
 
 from diflow import keys
@@ -18,6 +19,7 @@ from diflow.jobs import fence
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE
 from tests.clusters import ROOT, TestCluster, wait_until
+from tests.e2e.live import Live
 
 _POLICY = "ValidatingAdmissionPolicy"
 
@@ -37,6 +39,21 @@ def installed(cluster: TestCluster, folder: str, *, home: str, watched: str, set
         ours = [obj for obj in objects if not _is_fence(obj)]
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": ours})
         cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=text, check=False)
+
+
+@contextmanager
+def served_namespace(cluster: TestCluster, prefix: str, *granted: str) -> Iterator[Live]:
+    """A namespace for jobs with a server of its own, whose address the jobs of this process get. `granted`: folders of
+    manifests with further rights of the server in that namespace."""
+    with cluster.namespace(prefix) as namespace, pytest.MonkeyPatch.context() as patch:
+        home = Live(cluster, f"{namespace}-system")
+        setting = "DIFLOW_SERVER_WATCHED_NAMESPACE"
+        with installed(cluster, "server", home=home.namespace, watched=namespace, setting=setting):
+            for folder in granted:
+                grant(cluster, folder, home=home.namespace, watched=namespace)
+            home.kubectl("rollout", "status", "deployment/diflow-server", "--timeout=280s")
+            patch.setenv("DIFLOW_SERVER_URL", f"http://diflow-server.{home.namespace}.svc.cluster.local:8081")
+            yield Live(cluster, namespace)
 
 
 def grant(cluster: TestCluster, folder: str, *, home: str, watched: str) -> None:

@@ -38,14 +38,8 @@ def live(argo40: TestCluster) -> Iterator[Live]:
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     DATA.mkdir(parents=True, exist_ok=True)
     DATA.chmod(0o1777)  # the pods are not root
-    with argo40.namespace("ddp") as namespace, pytest.MonkeyPatch.context() as patch:
-        home = Live(argo40, f"{namespace}-system")
-        setting = "DIFLOW_SERVER_WATCHED_NAMESPACE"
-        with installing.installed(argo40, "server", home=home.namespace, watched=namespace, setting=setting):
-            installing.grant(argo40, "shards", home=home.namespace, watched=namespace)
-            home.kubectl("rollout", "status", "deployment/diflow-server", "--timeout=280s")
-            patch.setenv("DIFLOW_SERVER_URL", f"http://diflow-server.{home.namespace}.svc.cluster.local:8081")
-            yield Live(argo40, namespace)
+    with installing.served_namespace(argo40, "ddp", "shards") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -40,13 +40,8 @@ for step in range(1, 5):
 @pytest.fixture(scope="module")
 def live(argo40: TestCluster) -> Iterator[Live]:
     """A namespace for jobs, with a server for it."""
-    with argo40.namespace("monitor") as namespace, pytest.MonkeyPatch.context() as patch:
-        home = Live(argo40, f"{namespace}-system")
-        setting = "DIFLOW_SERVER_WATCHED_NAMESPACE"
-        with installing.installed(argo40, "server", home=home.namespace, watched=namespace, setting=setting):
-            home.kubectl("rollout", "status", "deployment/diflow-server", "--timeout=280s")
-            patch.setenv("DIFLOW_SERVER_URL", f"http://diflow-server.{home.namespace}.svc.cluster.local:8081")
-            yield Live(argo40, namespace)
+    with installing.served_namespace(argo40, "monitor") as found:
+        yield found
 
 
 def job(name: str, program: str, *, shared: bool = False, backoff_limit: int = 1) -> DIJob:
