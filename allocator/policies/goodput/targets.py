@@ -44,7 +44,7 @@ def problem_of(case: Case) -> Problem:
     cost = np.maximum(share.max(axis=2), 1e-12 * np.maximum(table.replicas, 1))
     running = view.running[:, None]
     speed = np.where(running, values.speed * values.penalty, values.speed)
-    same = (table.replicas == view.held[:, None]) & running
+    same = (table.replicas == view.held[:, None]) & running & ~view.changes_pool[:, None]
     speed = np.where(same, values.present_speed[:, None], speed)
     value = values.of(speed, values.weight[:, None]) + values.bonus[:, None]
     usable = (table.replicas > 0) & (speed > 0) & view.free_to_move[:, None]
