@@ -16,8 +16,6 @@ from diflow.allocator.policies.goodput.price import LOWEST, MOST_A_JOB
 
 ROUNDS = 30
 """Steps in which prices approach the clearing ones: then they change by less than 3 % a step."""
-CANDIDATES = 2
-"""Choices of the last rounds that are compared."""
 MOST_WORK = 1500
 """Jobs × configurations up to which the counts are solved exactly, as in `targets.py`."""
 MOST_MOVES = 16
@@ -49,8 +47,8 @@ def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple
     return np.where(asks, every.take(first + at), 1.0), np.where(asks, pace.take(first + at), 1.0)
 
 
-def choose(value: FloatArray, share: FloatArray) -> list[IntArray]:
-    """Good choices of a pool for each job (J each), the best last.
+def choose(value: FloatArray, share: FloatArray) -> IntArray:
+    """A pool for each job (J) at prices at which the jobs ask for what the pools have.
 
     `value` (J×P×C): of each configuration, not finite where impossible; `share` (J×P×C): its fraction of what is there
     in the pool.
@@ -62,24 +60,22 @@ def choose(value: FloatArray, share: FloatArray) -> list[IntArray]:
     first = np.arange(jobs) * (pools * width)
     total = float(np.maximum(worth.max(axis=1, initial=0.0), 0.0).sum())
     if total <= 0:
-        return [np.zeros(jobs, dtype=np.int64)]
+        return np.zeros(jobs, dtype=np.int64)
     price = np.full(pools, total / pools)
-    found: list[IntArray] = []
+    at = np.zeros(jobs, dtype=np.int64)
     for turn in range(ROUNDS):
         at = (worth - price[pool_of] * part).argmax(axis=1)
         gains = worth.take(first + at) - price[pool_of[at]] * part.take(first + at)
         taken = gains > 0
         demand = _sums(pool_of[at[taken]], part.take((first + at)[taken]), pools)
-        if turn >= ROUNDS - CANDIDATES:
-            found.append(pool_of[at])
         price = _next(price, demand, turn)
-    return found
+    return pool_of[at]
 
 
 def settle(
     value: FloatArray, amount: IntArray, share: FloatArray, capacity: IntArray, pool: IntArray
-) -> tuple[IntArray, float]:
-    """A choice of pools at least as good as `pool` (J), and its value.
+) -> tuple[IntArray, IntArray, float]:
+    """(a choice of pools at least as good as `pool` (J), the configuration of each job or -1 (J), their value).
 
     Counts are chosen for `pool` as in a plan. Then, one after the other, the job that gains most takes another
     configuration that fits in what is left, in any pool: prices leave gaps, since jobs are not divisible.
@@ -116,7 +112,7 @@ def settle(
         left[pool[job]] += held[job]
         left[there] -= amount[job, there, col]
         pool[job], column[job] = there, col
-    return pool, float(np.where(column >= 0, value[rows, pool, np.maximum(column, 0)], 0.0).sum())
+    return pool, column, float(np.where(column >= 0, value[rows, pool, np.maximum(column, 0)], 0.0).sum())
 
 
 def _sums(pool: IntArray, share: FloatArray, pools: int) -> FloatArray:

@@ -29,7 +29,8 @@ class PoolValues:
     """As `Values`, with a second axis for the pool: `speed` and `penalty` are J×P×C, `spread_speed` J×P.
 
     Speeds are relative to the smallest configuration on an average pool. `chosen` (J): the pool for which a plan of the
-    snapshot is made, or -1 for a job that no pool holds alone.
+    snapshot is made, or -1 for a job that no pool holds alone. `column` (J): the configurations that were chosen with
+    the pools, or -1 for nothing; None on large clusters.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class PoolValues:
             self.spread_speed[hopeless] = table.able[hopeless]
             self.present_speed[hopeless & (view.held > 0)] = 1.0
         amounts = table.replicas[..., None] * gangs.request[:, None, None, :] + gangs.others[:, None, None, :]
-        pools = snapshot.node_pool == np.arange(len(snapshot.pool_names))[:, None]
+        pools = _pools_of(snapshot)
         if before is None:
             whole = _by_pool(np.maximum(snapshot.capacity(), 0) * snapshot.node_open[:, None], pools)
             share = (amounts / np.maximum(whole, 1)[None, :, None, :]).max(axis=3)
@@ -70,14 +71,23 @@ class PoolValues:
         self.penalty: FloatArray = penalty_of(
             snapshot, settings, self.speed, self.left, table.restart_seconds, moved=moved
         )
-        self.chosen: IntArray = self._choose(settings, gangs, view, amounts, pools)
-        if starved >= 0 and not table.homeless[starved]:
-            self.chosen[starved] = self._nearest(gangs, starved)
+        self.column: IntArray | None = None
+        self.chosen: IntArray = self._choose(settings, gangs, view, amounts, starved=starved, is_first=before is None)
 
     def _choose(
-        self, settings: PolicySettings, gangs: Gangs, view: View, amounts: IntArray, pools: BoolArray
+        self,
+        settings: PolicySettings,
+        gangs: Gangs,
+        view: View,
+        amounts: IntArray,
+        *,
+        starved: int,
+        is_first: bool,
     ) -> IntArray:
+        """`starved`: the job that is placed before all others, or -1. `is_first`: the snapshot does not follow from a
+        plan."""
         s, table = self._snapshot, self.table
+        pools = _pools_of(s)
         stays = ~view.free_to_move[s.role_job[s.held_role]]
         free = s.capacity()
         if stays.any():
@@ -94,13 +104,20 @@ class PoolValues:
         rigid = ~s.job_preemptible[:, None, None] & (table.replicas != gangs.wanted[:, None, None])
         usable &= ~(rigid & (table.replicas != gangs.low[:, None, None])) & (share <= 1.0)
         value = np.where(usable, value, -np.inf)
-        choices = pool_choice.choose(value, share)
-        found = choices[-1]
+        waits = view.free_to_move & (view.present_pool < 0)
+        found = pool_choice.choose(value, share) if is_first or waits.any() else view.present_pool
+        stay = np.where(view.present_pool >= 0, view.present_pool, found)
         if s.jobs <= SETTLED_JOBS:
             capacity = np.maximum(there, 0)
-            different = {choice.tobytes(): choice for choice in choices}
-            settled = [pool_choice.settle(value, amounts, share, capacity, choice) for choice in different.values()]
-            found = max(settled, key=lambda one: one[1])[0]
+            # After a plan the present pools are those of the plan: they only need to be improved, if at all.
+            starts = {choice.tobytes(): choice for choice in ((found, stay) if is_first else (stay,))}
+            settled = [pool_choice.settle(value, amounts, share, capacity, choice) for choice in starts.values()]
+            found, self.column, _ = max(settled, key=lambda one: one[2])
+            if starved >= 0 and self.column[starved] >= 0:
+                starved = -1  # it has a place
+        if starved >= 0 and not table.homeless[starved]:
+            found = found.copy()
+            found[starved] = self._nearest(gangs, starved)
         found = np.where(view.free_to_move, found, np.maximum(view.present_pool, 0))
         return np.where(table.homeless, -1, found)
 
@@ -131,6 +148,12 @@ class PoolValues:
             self.spread_speed[rows, pool],
             self.table.per_node[rows, pool],
         )
+
+
+def _pools_of(snapshot: Snapshot) -> BoolArray:
+    """The nodes of each pool (P×N)."""
+    out: BoolArray = snapshot.node_pool == np.arange(len(snapshot.pool_names))[:, None]
+    return out
 
 
 def _by_pool(amount: IntArray, pools: BoolArray) -> IntArray:

@@ -59,6 +59,8 @@ def problem_of(case: Case) -> Problem:
 
 def targets(case: Case, problem: Problem) -> tuple[IntArray, float]:
     """(target replicas of each job's elastic role (J), an upper bound of the value of every choice)."""
+    if case.pooled is not None and case.pooled.column is not None and case.quota.most is None:
+        return replicas_of(case, case.pooled.column), np.inf
     column, bound = exact_columns(problem, most_work=EXACT_WORK)
     if (case.view.pool >= 0).any():
         bound = np.inf  # a job may be worth more in another pool
