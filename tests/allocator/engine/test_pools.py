@@ -74,7 +74,8 @@ def test_the_daemon_gives_a_new_job_the_faster_pool(fast: str, expected: str) ->
 
 
 def _annotation(found: Lab) -> str | None:
-    return found.cluster.workflow("job")["metadata"]["annotations"].get(keys.POOL)
+    said: str | None = found.cluster.workflow("job")["metadata"]["annotations"].get(keys.POOL)
+    return said
 
 
 def test_a_job_says_in_which_pool_its_nodes_are_if_there_are_several() -> None:
