@@ -205,17 +205,18 @@ class Monitor(_Model):
     """A container beside the work that reports its steps and what it uses.
 
     `checkpoint_volume`: a volume of the job to which it saves the last complete checkpoint that the work has left in
-    memory when it ends without success; `checkpoint_path` is the folder there.
+    memory when it ends without success; `checkpoint_path` is the folder there, by
+    default `checkpoints/<name of the job>`: jobs that share a folder would replace each other's checkpoints.
     """
 
     checkpoint_volume: str | None = Field(None, strict=True)
-    checkpoint_path: str = Field("checkpoints", min_length=1, max_length=bounds.LONGEST_CHECKPOINT_PATH, strict=True)
+    checkpoint_path: str | None = Field(None, min_length=1, max_length=bounds.LONGEST_CHECKPOINT_PATH, strict=True)
 
     @model_validator(mode="after")
     def _path_is_inside(self) -> Self:
         if self.checkpoint_volume is not None:
             names.check_label(self.checkpoint_volume, what="the volume's name", path="checkpointVolume")
-        parts = self.checkpoint_path.split("/")
+        parts = self.checkpoint_path.split("/") if self.checkpoint_path is not None else ()
         if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", part, re.ASCII) for part in parts):
             text = "must be a relative path of letters, digits, dashes, dots and underscores, without '..'"
             raise InvalidError(text, path="checkpointPath")
