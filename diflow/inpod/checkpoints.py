@@ -177,8 +177,8 @@ def _sync(folder: Path) -> None:
 
 
 def _remove_unfinished(target: Path) -> None:
-    """Remove what a monitor left that was killed while it saved, and what was replaced. If it was killed between the two,
-    the earlier checkpoint comes back."""
+    """Remove what a monitor left that was killed while it saved, and what was replaced. If it was killed between
+    the two, the earlier checkpoint comes back."""
     for path in target.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in target.glob(f"{_REPLACED}*"):
