@@ -758,6 +758,17 @@ _PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
 """The parts of a spec, read by themselves for errors with their path."""
 
 
+def same_part(name: str, one: Any, other: Any) -> bool:
+    """Whether two values of `node_check` or `monitor`, as manifests have them, mean the same: `true` is `{}`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = [_PARTS[name](value) if value is not None else None for value in (one, other)]
+        except InvalidError:
+            return False
+    return found[0] == found[1]
+
+
 def _mapping(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidError(f"must be a mapping, not {describe(value)}", path=path)
