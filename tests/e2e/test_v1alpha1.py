@@ -32,7 +32,7 @@ pytestmark = pytest.mark.xdist_group("node")
 
 Json = dict[str, Any]
 _PATIENT = "trap 'exit 143' TERM; until [ -e /tmp/done ]; do [ ! -e /tmp/crash ] || exit 3; sleep 0.3; done"
-_KILLS = 12
+_KILLS = 8
 """How often the server is killed while it answers a request."""
 _AGGREGATOR = f"""
 apiVersion: {keys.API_VERSION_1}
