@@ -151,7 +151,9 @@ class Task(_Model):
         if self.max_memory is not None:
             most = amounts.amount("memory", self.max_memory, "maxMemory")
             has, _ = memory.of_container(self.work_container.get("resources"))
-            if not 1 <= most <= memory.MOST_MIB or most < has:
+            if most > memory.MOST_MIB:
+                raise InvalidError(f"{self.max_memory} is more than any node has", path="maxMemory")
+            if most < max(1, has):
                 raise InvalidError(f"{self.max_memory} is less than the replicas have at first", path="maxMemory")
         return self
 
