@@ -38,7 +38,8 @@ def retry(
     cluster: Cluster | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Run the failed replicas of a failed job again, with their full backoffLimit. Succeeded ones are kept.
+    """Run the failed replicas of a failed job again, with their full backoffLimit and maxRestarts. Succeeded ones are
+    kept.
 
     Raises ConflictError if the job has not failed, or is changed meanwhile.
     """
@@ -97,7 +98,8 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
     for label in (_COMPLETED, _ARCHIVING, _PHASE):
         labels.pop(label, None)
     annotations = new["metadata"].get("annotations") or {}
-    for annotation in (keys.DECISION, keys.RESTARTS_BEFORE):  # why it was stopped, and the restarts counted before
+    # Why it was stopped, the restarts counted before, and those by its `health`.
+    for annotation in (keys.DECISION, keys.RESTARTS_BEFORE, keys.HEALTH):
         annotations.pop(annotation, None)
     new["spec"].pop("shutdown", None)
     return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
