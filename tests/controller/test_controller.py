@@ -466,6 +466,53 @@ def test_a_change_of_the_numbers_of_a_job_with_one_template_is_one_too(
         assert [reason for reason, _ in at.events()] == ["Scaled"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "range_"), [({}, {}, (4, 12)), ({"minReplicas": 4}, {"minReplicas": 8}, (8, 12))]
+)
+def test_a_change_of_the_replicas_of_a_task_in_units_keeps_the_unit(
+    at: Lab, before: Json, after: Json, range_: tuple[int, int]
+) -> None:
+    worker = {"name": "worker", "replicas": 8, "nodeUnit": 4}
+    at.apply(scheduling="gang", preemptible=True, tasks=[{**worker, **before}])
+    at.rest()
+    at.apply(scheduling="gang", preemptible=True, tasks=[{**worker, "replicas": 12, **after}])
+    at.rest()
+    assert bounds(at) == {"worker": range_}
+    assert [reason for reason, _ in at.events()] == ["Scaled"]
+
+
+def test_a_change_that_the_crd_cannot_refuse_is_said_once(at: Lab) -> None:
+    tasks = [{"name": "worker", "replicas": 2}]
+    at.apply(scheduling="gang", monitor=True, tasks=tasks)
+    at.rest()
+    at.apply(scheduling="gang", monitor={}, tasks=tasks)  # the same
+    at.rest()
+    assert at.events() == []
+    at.apply(scheduling="gang", monitor=False, nodeCheck={"maxMoves": 1}, tasks=tasks)
+    at.rest()
+    at.end()
+    at.begin()
+    at.rest()
+    (said,) = at.events()
+    assert said[0] == "ChangeIgnored"
+    assert said[1].startswith("spec.nodeCheck and spec.monitor cannot change in a job that was created")
+    at.apply(scheduling="gang", monitor=False, nodeCheck={"maxMoves": 1}, tasks=[{"name": "worker", "replicas": 3}])
+    at.rest()
+    assert [reason for reason, _ in at.events()] == ["ChangeIgnored", "Scaled"]
+    assert replicas(at) == {"worker": 3}
+
+
+def test_a_typing_error_where_the_crd_knows_no_fields_is_said(at: Lab) -> None:
+    given = {"timeoutSecond\n\x1b[31m" + "s" * 200: 60, **{f"no{i}": i for i in range(9)}}
+    at.apply(scheduling="gang", nodeCheck=given, monitor={"checkpointVolumes": "data"}, tasks=[{"name": "worker"}])
+    at.rest()
+    (said,) = at.events()
+    assert said[0] == "UnknownFields"
+    assert "spec.monitor.checkpointVolumes" in said[1] or "and 6 more" in said[1]
+    assert len(said[1]) < 1000
+    assert said[1].isprintable()
+
+
 def test_requests_by_other_ways_stay_until_the_spec_changes(at: Lab) -> None:
     at.apply(scheduling="gang", tasks=[{"type": "learner"}])
     at.rest()

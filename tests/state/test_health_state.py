@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diflow.bounds import MOST_HEALTH_RESTARTS, MOST_REPLICAS
+from diflow.state import health
 from diflow.state.health import LONGEST_WHY, HealthState, Stop, numbers, ranges
 from diflow.state.patches import canonical_json
 from diflow.state.status import derive
@@ -63,7 +64,23 @@ def test_anything_else_is_missing(text: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "3-1", "-1", "1,", "0-999999", f"{MOST_REPLICAS}", "1" * 7, "0-1," * 5000, 3, None, ["1"]]
+    "text",
+    [
+        "x",
+        "3-1",
+        "-1",
+        "1,",
+        "0-999999",
+        f"{MOST_REPLICAS}",
+        "1" * 7,
+        "0-1," * 5000,
+        "0-9,0-9",
+        "0-9,9",
+        "5,4",
+        3,
+        None,
+        ["1"],
+    ],
 )
 def test_ranks_that_no_job_has_are_none(text: Any) -> None:
     assert numbers(text) == frozenset()
@@ -72,6 +89,20 @@ def test_ranks_that_no_job_has_are_none(text: Any) -> None:
 def test_ranges_are_read_as_they_are_written() -> None:
     assert ranges([9, 0, 1, 2, 5, 2]) == "0-2,5,9"
     assert numbers("0-2,5,9") == {0, 1, 2, 5, 9}
+
+
+def test_ranges_that_repeat_are_not_counted_up_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def counting(low: int, high: int) -> range:
+        counted.append(high - low)
+        return range(low, high)
+
+    monkeypatch.setattr(health, "range", counting, raising=False)
+    every = f"0-{MOST_REPLICAS - 1}"
+    assert numbers(",".join([every] * 2000)) == frozenset()
+    assert numbers(",".join(f"1-{MOST_REPLICAS - 1}" for _ in range(2000)) + f",{every}") == frozenset()
+    assert sum(counted) < 3 * MOST_REPLICAS
 
 
 _ANYTHING = st.recursive(
