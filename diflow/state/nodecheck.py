@@ -50,6 +50,7 @@ SOURCE: Final = "node-check"
 """What exclusions because of a check name as their source."""
 _HIGHEST: Final = 1e6
 _NAMED: Final = 3
+_MOST_BRACKETS: Final = 4 * MOST_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +307,7 @@ def _row(entry: Entry) -> list[Any]:
 
 @remembered(most_bytes=8 * MIB)
 def _parse(text: str) -> Record:
-    data = untrusted.mapping(text)
+    data = untrusted.mapping(text, most_brackets=_MOST_BRACKETS)
     round_, since = data.get("round"), untrusted.number(data.get("since"))
     if not isinstance(round_, str) or not untrusted.is_round(round_) or since is None or not 0 <= since < 1e11:
         return Record()
