@@ -1,6 +1,6 @@
 """Pods that have a node and do not start: an image that cannot be pulled, a volume that is not mounted.
 
-After the job's `pendingSeconds`, a job that may shrink goes on with the replicas that have started, and another one
+After `limit` seconds, a job that may shrink goes on with the replicas that have started, and another one
 gives its places back and waits for others. The nodes are left out for this job for a while, else the next plan would
 be the same. Nothing of this uses backoffLimit.
 
@@ -18,7 +18,7 @@ from diflow.allocator.engine import patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.reconcile import REJECTED, Job, decision, next_round, place_again, timestamp
-from diflow.allocator.engine.records import PodRead
+from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.durations import span
 from diflow.figures import counted, named
 from diflow.state import untrusted
@@ -31,20 +31,28 @@ _PAUSE_SECONDS: Final = (60.0, 1800.0)
 """Before the third try, and the longest pause, as for places that no pod uses (promises.py)."""
 
 
-def pending_left(job: Job, capacity: FreeCapacity) -> float:
+def limit(read: JobRead, usual: float) -> float | None:
+    """How many seconds a bound pod of the job may be pending; None without a limit. `usual`: for jobs that do not say
+    it, 0 for none. Only preemptible jobs may be stopped or resized without having asked for it."""
+    if read.pending_seconds is not None:
+        return read.pending_seconds
+    return usual if usual and read.is_preemptible else None
+
+
+def pending_left(job: Job, capacity: FreeCapacity, *, usual: float) -> float:
     """Seconds until the next pod of the job has been pending for too long; infinite if there is none."""
-    limit = job.read.pending_seconds
-    if limit is None or not _is_running(job):
+    most = limit(job.read, usual)
+    if most is None or not _is_running(job):
         return math.inf
     ages = [capacity.age(pod.pending_since) for pod in job.pods if _is_pending(job, pod, capacity)]
-    return min((max(1.0, limit - age) for age in ages), default=math.inf)
+    return min((max(1.0, most - age) for age in ages), default=math.inf)
 
 
-def not_started(job: Job, capacity: FreeCapacity, *, now: float) -> list[Write]:
+def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -> list[Write]:
     """Go on without the pods that have been pending for too long, or give the places of the job back."""
-    read, limit = job.read, job.read.pending_seconds
+    read, most = job.read, limit(job.read, usual)
     at = read.allocation
-    if limit is None or not _is_running(job) or at is None or at.round != read.current or not at.is_placed:
+    if most is None or not _is_running(job) or at is None or at.round != read.current or not at.is_placed:
         return []
     latest = job.latest_restart()
     pods = [pod for pod in job.current_pods() if pod.place is not None and pod.place.restart == latest]
@@ -53,9 +61,9 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float) -> list[Write]:
     left = [pod for pod in pending if pod.place and at.node(pod.place.task, pod.place.index) != pod.host]
     if left and not read.is_preemptible:
         return _ended(job, left, now)
-    if not any(capacity.age(pod.pending_since) > limit for pod in pending):
+    if not any(capacity.age(pod.pending_since) > most for pod in pending):
         return []
-    which = f"{_names(pending)} did not start within {span(limit)}"
+    which = f"{_names(pending)} did not start within {span(most)}"
     excluded = _excluded(read.excluded, pending, which, now)
     started = {(p.place.task, p.place.index): at.node(p.place.task, p.place.index) for p in pods if p.place and p.began}
     if read.is_preemptible:

@@ -40,8 +40,8 @@ def retry(
     cluster: Cluster | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Run the failed replicas of a failed job again, with their full backoffLimit. Succeeded ones are kept, and so are
-    the nodes that are left out, until their time is over.
+    """Run the failed replicas of a failed job again, with their full backoffLimit and maxRestarts. Succeeded ones are
+    kept, and so are the nodes that are left out, until their time is over.
 
     Raises ConflictError if the job has not failed, or is changed meanwhile.
     """

@@ -91,7 +91,8 @@ def test_the_workflow_looks_to_argo_as_if_it_had_not_ended() -> None:
 
 def test_a_retry_has_its_whole_limit_and_no_old_reason() -> None:
     job = SeenJob("job", learner=1).all_ready().shutdown().decided("stop", "too many restarts")
-    job.annotations |= {"diflow/restarts-before": "3", "diflow/rounds-before": "2"}
+    health = HealthState("1", why="no sign of life", restarts=3, silent=frozenset({0})).text()
+    job.annotations |= {"diflow/restarts-before": "3", "diflow/rounds-before": "2", "diflow/health": health}
     new, _ = retried(job.ended(9, "Failed").workflow(), now=_NOW)
     assert set(new["metadata"]["annotations"]) == {"diflow/dijob", "diflow/rounds-before"}
 

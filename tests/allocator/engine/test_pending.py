@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from diflow.allocator.engine.pending import _excluded, paused_until
 from diflow.allocator.engine.records import read_pod
+from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
+from diflow.errors import InvalidError
 from diflow.state.exclusions import Exclusions
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed, Lab, job, lab, task
@@ -22,6 +25,17 @@ PENDING = 120
 @pytest.fixture
 def at() -> Iterator[Lab]:
     with lab() as made:
+        made.cluster.node("a", cpu=2)
+        made.cluster.node("b", cpu=2)
+        made.cluster.broken = {"b"}
+        yield made
+        assert made.cluster.problems == []
+
+
+@contextmanager
+def usual(seconds: int) -> Iterator[Lab]:
+    """As `at`, with this time for jobs that do not set one."""
+    with lab(settings=AllocatorSettings(writers=1, debounce_seconds=0.0, pending_seconds=seconds)) as made:
         made.cluster.node("a", cpu=2)
         made.cluster.node("b", cpu=2)
         made.cluster.broken = {"b"}
@@ -154,12 +168,49 @@ def test_an_edited_record_of_tries_bars_a_job_for_half_an_hour_at_most() -> None
     assert paused_until(both, 1e9) == 1e9 + 480
 
 
-def test_a_job_that_does_not_ask_waits_for_its_pods(at: Lab) -> None:
-    at.cluster.submit(job("one", task(replicas=4)))
-    for _ in range(3 * PENDING):
-        at.step()
-    assert messages(at) == []
-    assert len(at.cluster.running("one")) == 2
+def test_a_job_that_is_not_preemptible_and_does_not_ask_waits_for_its_pods() -> None:
+    with usual(PENDING) as at:
+        at.cluster.submit(job("one", task(replicas=4)))
+        for _ in range(3 * PENDING):
+            at.step()
+        assert messages(at) == []
+        assert len(at.cluster.running("one")) == 2
+
+
+def test_a_preemptible_job_that_does_not_ask_has_the_time_of_the_allocator() -> None:
+    with usual(PENDING) as at:
+        scales = task(replicas=4, min_replicas=2, max_replicas=4)
+        at.cluster.submit(job("one", scales, preemptible=True, backoff_limit=0))
+        at.until(lambda: len(at.cluster.running("one")) == 2, "two run on a")
+        for _ in range(PENDING - 20):
+            at.step()
+        assert at.cluster.parameters("one")["current"] == "1", "not before"
+        at.until(lambda: messages(at), "it goes on", seconds=30)
+        assert messages(at)[0].endswith("did not start within 2m: it goes on with 2 replicas")
+        at.until(lambda: set(at.cluster.running("one").values()) == {"a"}, "both run again on a", seconds=60)
+        assert at.cluster.restarts("one") == 0
+
+
+@pytest.mark.parametrize(("seconds", "own"), [(0, None), (PENDING, 10 * PENDING)])
+def test_without_a_usual_time_or_with_a_longer_one_of_its_own_it_waits(seconds: int, own: int | None) -> None:
+    with usual(seconds) as at:
+        scales = task(replicas=4, min_replicas=2, max_replicas=4)
+        at.cluster.submit(job("one", scales, preemptible=True, pending_seconds=own))
+        for _ in range(3 * PENDING):
+            at.step()
+        assert messages(at) == []
+        assert at.cluster.parameters("one")["current"] == "1"
+
+
+def test_the_usual_time_is_that_of_dlrovers_masters() -> None:
+    assert AllocatorSettings().pending_seconds == 900
+
+
+@pytest.mark.parametrize("seconds", ["59", "-1", "nan", "2147483648"])
+def test_a_usual_time_that_is_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_PENDING_SECONDS", seconds)
+    with pytest.raises(InvalidError, match="DIFLOW_ALLOCATOR_PENDING_SECONDS"):
+        allocator_settings()
 
 
 @pytest.mark.slow
