@@ -13,24 +13,22 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.counting import ROOT, Writes, counting_api, serve
 from benchmarks.figures import Figure
-from diflow.kube.kinds import POD, WORKFLOW, Kind
+from diflow.kube.kinds import POD, WORKFLOW
 from tests.cli.runner import kubeconfig
-from tests.kube.fakeapi import Answer, FakeApi, Request, serving
+from tests.kube.fakeapi import FakeApi
 from tests.server.place import Place
 from tests.server.processes import Served, served, until
 from tests.server.wire import connect, one, request
 
 Json = dict[str, Any]
 
-ROOT = Path(__file__).resolve().parents[1]
 JOBS = 1000
 REPLICAS = 4
 CONNECTIONS = 16
@@ -46,7 +44,7 @@ PART = "serving"
 def measure(*, rounds: int = ROUNDS) -> list[Figure]:
     """The figures of this part."""
     mine, theirs = processors()
-    with _api(theirs) as (api, tokens), tempfile.TemporaryDirectory() as folder:
+    with counting_api("benchmarks.serving", theirs) as (api, tokens), tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "kubeconfig"
         config.write_text(kubeconfig(api.url))
         command = ("-m", "diflow", "server", "run", "--log-format", "json", "--kubeconfig", str(config))
@@ -197,71 +195,14 @@ def _warm(server: Served, requests: Sequence[bytes]) -> None:
 # --- the API server, in a process of its own --------------------------------------------------------------------------
 
 
-class _Api:
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self._process = process
-        self.url = url
-
-    def counts(self) -> Json:
-        """The writes since the last call: `writes`, the `most` of one job per second, and `gap`, the shortest time
-        between two of one job."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return dict(json.loads(self._process.stdout.readline()))
-
-
-@contextmanager
-def _api(on: set[int]) -> Iterator[tuple[_Api, dict[str, str]]]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.serving", "api"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    ) as process:
-        os.sched_setaffinity(process.pid, on)
-        try:
-            assert process.stdout is not None
-            told = json.loads(process.stdout.readline())
-            yield _Api(process, told["url"]), told["tokens"]
-        finally:
-            process.kill()
-
-
-def _serve_api() -> None:
-    """A fake API server with the jobs. For each line on stdin it prints the writes since the line before."""
-    with serving() as api:
-        place = Place(api)
-        tokens = _fill(api, place)
-        writes: list[tuple[str, float]] = []
-
-        add = api.add
-
-        def noting(kind: Kind, body: Json, **where: str) -> Json:
-            """As `add`, which every accepted write calls."""
-            if kind is WORKFLOW:
-                writes.append((body["metadata"]["name"], time.monotonic()))
-            return add(kind, body, **where)
-
-        def forget(_: Request) -> Answer | None:
-            api.requests.clear()
-            return None
-
-        setattr(api, "add", noting)  # noqa: B010 (a method of this object alone)
-        api.rule(forget)
-        print(json.dumps({"url": api.url, "tokens": tokens}), flush=True)
-        for _ in sys.stdin:
-            seen, writes[:] = list(writes), []
-            times = collections.defaultdict(list)
-            for name, at in seen:
-                times[name].append(at)
-            gaps = [b - a for each in times.values() for a, b in itertools.pairwise(each)]
-            most = max(
-                ((len(each) - 1) / (each[-1] - each[0]) for each in times.values() if len(each) > 1), default=0.0
-            )
-            print(json.dumps({"writes": len(seen), "most": most, "gap": min(gaps, default=0.0)}), flush=True)
+def _counted(writes: Writes) -> Json:
+    """`writes`, the `most` of one job per second, and `gap`, the shortest time between two of one job."""
+    times = collections.defaultdict(list)
+    for at, body in writes:
+        times[body["metadata"]["name"]].append(at)
+    gaps = [b - a for each in times.values() for a, b in itertools.pairwise(each)]
+    most = max(((len(each) - 1) / (each[-1] - each[0]) for each in times.values() if len(each) > 1), default=0.0)
+    return {"writes": len(writes), "most": most, "gap": min(gaps, default=0.0)}
 
 
 def _fill(api: FakeApi, place: Place) -> dict[str, str]:
@@ -311,4 +252,7 @@ def _serve_hello() -> None:
 
 
 if __name__ == "__main__":
-    {"api": _serve_api, "hello": _serve_hello}[sys.argv[1]]()
+    if sys.argv[1] == "api":
+        serve(WORKFLOW, _fill, _counted)
+    else:
+        _serve_hello()

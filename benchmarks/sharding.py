@@ -12,28 +12,25 @@ import collections
 import itertools
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.counting import CountingApi, Writes, counting_api, serve
 from benchmarks.figures import Figure
 from benchmarks.serving import cpu_seconds_of, processors
-from diflow.kube.kinds import CONFIG_MAP, Kind
+from diflow.kube.kinds import CONFIG_MAP
 from diflow.shards.ledger import MOST_BYTES
 from tests.cli.runner import kubeconfig
-from tests.kube.fakeapi import Answer, FakeApi, Request, serving
+from tests.kube.fakeapi import FakeApi
 from tests.server.place import Place
 from tests.server.processes import Served, served, until
 from tests.server.wire import request
 
 Json = dict[str, Any]
 
-ROOT = Path(__file__).resolve().parents[1]
 PART = "sharding"
 WORKERS = 1000
 SAMPLES = 10**9
@@ -49,7 +46,7 @@ JOB = "large"
 def measure(*, seconds: float = SECONDS) -> list[Figure]:
     """The figures of this part."""
     mine, theirs = processors()
-    with _api(theirs) as (api, tokens), tempfile.TemporaryDirectory() as folder:
+    with counting_api("benchmarks.sharding", theirs) as (api, tokens), tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "kubeconfig"
         config.write_text(kubeconfig(api.url))
         command = ("-m", "diflow", "server", "run", "--log-format", "json", "--kubeconfig", str(config))
@@ -68,7 +65,7 @@ def measure(*, seconds: float = SECONDS) -> list[Figure]:
 class _Load:
     """All workers, and what they saw."""
 
-    def __init__(self, server: Served, successor: Served, tokens: Mapping[str, str], api: _Api) -> None:
+    def __init__(self, server: Served, successor: Served, tokens: Mapping[str, str], api: CountingApi) -> None:
         self.server, self._successor, self._tokens, self._api = server, successor, tokens, api
         self._period = 60.0 * WORKERS * USED / LEASES_A_MINUTE
         self.owners: dict[int, int] = {}
@@ -211,72 +208,21 @@ def _request(body: Json, token: str) -> bytes:
 # --- the API server, in a process of its own --------------------------------------------------------------------------
 
 
-class _Api:
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self._process = process
-        self.url = url
-
-    def counts(self) -> Json:
-        """Of the ledger since the last call: `writes`, `gap` (the shortest time between two), and `bytes` of the
-        longest."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return dict(json.loads(self._process.stdout.readline()))
-
-
-@contextmanager
-def _api(on: set[int]) -> Iterator[tuple[_Api, dict[str, str]]]:
-    command = [sys.executable, "-m", "benchmarks.sharding", "api"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        os.sched_setaffinity(process.pid, on)
-        try:
-            assert process.stdout is not None
-            told = json.loads(process.stdout.readline())
-            yield _Api(process, told["url"]), told["tokens"]
-        finally:
-            process.kill()
-
-
-def _serve_api() -> None:
-    """A fake API server with the job. For each line on stdin it prints the writes since the line before."""
+def _fill(_: FakeApi, place: Place) -> dict[str, str]:
+    """The job, with a token of each pod."""
     from tests.builders import job, task  # noqa: PLC0415 (only in this process)
 
-    with serving() as api:
-        place = Place(api)
-        place.running(job(task("none", name="worker", replicas=WORKERS), name=JOB))
-        tokens = {
-            name: place.authority.pod_token(name, job=JOB)
-            for name in (f"{JOB}-worker-1-{index}" for index in range(WORKERS))
-        }
-        writes: list[tuple[float, int]] = []
-        _note_writes(api, writes)
-        print(json.dumps({"url": api.url, "tokens": tokens}), flush=True)
-        for _ in sys.stdin:
-            seen, writes[:] = list(writes), []
-            gaps = [b - a for (a, _), (b, _) in itertools.pairwise(seen)]
-            longest = max((size for _, size in seen), default=0)
-            told = {"writes": len(seen), "gap": min(gaps, default=0.0), "bytes": longest}
-            print(json.dumps(told), flush=True)
+    place.running(job(task("none", name="worker", replicas=WORKERS), name=JOB))
+    names = [f"{JOB}-worker-1-{index}" for index in range(WORKERS)]
+    return {name: place.authority.pod_token(name, job=JOB) for name in names}
 
 
-def _note_writes(api: FakeApi, writes: list[tuple[float, int]]) -> None:
-    add = api.add
-
-    def noting(kind: Kind, body: Json, **where: str) -> Json:
-        """As `add`, which every accepted write calls."""
-        if kind is CONFIG_MAP:
-            writes.append((time.monotonic(), len(body["data"]["ledger"])))
-        return add(kind, body, **where)
-
-    def forget(_: Request) -> Answer | None:
-        api.requests.clear()
-        return None
-
-    setattr(api, "add", noting)  # noqa: B010 (a method of this object alone)
-    api.rule(forget)
+def _counted(writes: Writes) -> Json:
+    """`writes`, `gap`, the shortest time between two, and `bytes`, the longest ledger."""
+    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(writes)]
+    longest = max((len(body["data"]["ledger"]) for _, body in writes), default=0)
+    return {"writes": len(writes), "gap": min(gaps, default=0.0), "bytes": longest}
 
 
 if __name__ == "__main__":
-    _serve_api()
+    serve(CONFIG_MAP, _fill, _counted)

@@ -151,7 +151,9 @@ class Task(_Model):
         if self.max_memory is not None:
             most = amounts.amount("memory", self.max_memory, "maxMemory")
             has, _ = memory.of_container(self.work_container.get("resources"))
-            if not 1 <= most <= memory.MOST_MIB or most < has:
+            if most > memory.MOST_MIB:
+                raise InvalidError(f"{self.max_memory} is more than any node has", path="maxMemory")
+            if most < max(1, has):
                 raise InvalidError(f"{self.max_memory} is less than the replicas have at first", path="maxMemory")
         return self
 
@@ -205,17 +207,18 @@ class Monitor(_Model):
     """A container beside the work that reports its steps and what it uses.
 
     `checkpoint_volume`: a volume of the job to which it saves the last complete checkpoint that the work has left in
-    memory when it ends without success; `checkpoint_path` is the folder there.
+    memory when it ends without success; `checkpoint_path` is the folder there, by
+    default `checkpoints/<name of the job>`: jobs that share a folder would replace each other's checkpoints.
     """
 
     checkpoint_volume: str | None = Field(None, strict=True)
-    checkpoint_path: str = Field("checkpoints", min_length=1, max_length=bounds.LONGEST_CHECKPOINT_PATH, strict=True)
+    checkpoint_path: str | None = Field(None, min_length=1, max_length=bounds.LONGEST_CHECKPOINT_PATH, strict=True)
 
     @model_validator(mode="after")
     def _path_is_inside(self) -> Self:
         if self.checkpoint_volume is not None:
             names.check_label(self.checkpoint_volume, what="the volume's name", path="checkpointVolume")
-        parts = self.checkpoint_path.split("/")
+        parts = self.checkpoint_path.split("/") if self.checkpoint_path is not None else ()
         if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", part, re.ASCII) for part in parts):
             text = "must be a relative path of letters, digits, dashes, dots and underscores, without '..'"
             raise InvalidError(text, path="checkpointPath")
@@ -755,6 +758,17 @@ _PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
     "monitor": _monitor,
 }
 """The parts of a spec, read by themselves for errors with their path."""
+
+
+def same_part(name: str, one: Any, other: Any) -> bool:
+    """Whether two values of `node_check` or `monitor`, as manifests have them, mean the same: `true` is `{}`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = [_PARTS[name](value) if value is not None else None for value in (one, other)]
+        except InvalidError:
+            return False
+    return found[0] == found[1]
 
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ METRICS_FOLDER: Final = "/var/run/diflow"
 METRICS_FILE: Final = f"{METRICS_FOLDER}/runtime_metrics.json"
 CHECKPOINT_FOLDER: Final = "/dev/shm/diflow-checkpoint"  # noqa: S108 (a volume)
 _TARGET: Final = "/checkpoints"
+_CHECKPOINTS: Final = "checkpoints"
 _METRICS_BYTES: Final = "16Mi"
 _GRACE_SECONDS: Final = 30  # Kubernetes' default
 
@@ -50,12 +51,13 @@ def monitored(job: DIJob, spec: Json, settings: RenderSettings) -> Json:
     own_env, own_mounts = [*env, {"name": "DI_GRACE_SECONDS", "value": str(grace)}], list(mounts)
     if given.checkpoint_volume is not None:
         memory = _free("diflow-checkpoint", taken)
+        folder = given.checkpoint_path or f"{_CHECKPOINTS}/{job.name}"
         volumes.append({"name": memory, "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": memory, "mountPath": CHECKPOINT_FOLDER})
         own_mounts += [mounts[-1], {"name": given.checkpoint_volume, "mountPath": _TARGET}]
         own_env += [
             {"name": "DI_CHECKPOINT_FOLDER", "value": CHECKPOINT_FOLDER},
-            {"name": "DI_CHECKPOINT_TARGET", "value": f"{_TARGET}/{given.checkpoint_path}"},
+            {"name": "DI_CHECKPOINT_TARGET", "value": f"{_TARGET}/{folder}"},
         ]
     containers = list(spec["containers"])
     at = work_container(containers)

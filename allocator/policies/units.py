@@ -19,23 +19,24 @@ from diflow.allocator.model.snapshot import Snapshot
 def in_units(optimize: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     """The plan of `optimize`, in which each role has a multiple of its unit (`Snapshot.role_unit`).
 
-    It takes at most six calls: two plans with numbers rounded down; two in which those roles have their minimum, which
-    is a multiple; and one in which all roles with a unit have it.
+    It takes at most six calls: two plans with numbers rounded down, whose rest other roles with units may get; one in
+    which none of these gets more than it has; one in which those that still have a rest have their minimum, which is a
+    multiple; and one in which all have it. So the units of some jobs do not keep others from growing.
     """
     plan = optimize(snapshot)
     if not len(snapshot.role_unit):
         return plan
     least, most = snapshot.role_min, snapshot.role_max
-    seen = np.zeros(snapshot.roles, dtype=np.bool_)
+    in_units = snapshot.role_unit > 1
     for call in range(5):
         rest = _rest(snapshot, plan)
         if not rest.any():
             break
-        seen |= rest > 0
-        if call < 2:
-            most = np.where(rest > 0, np.maximum(_count(snapshot, plan) - rest, least), most)
+        rounded = np.maximum(_count(snapshot, plan) - rest, least)
+        if call < 3:
+            most = np.where(rest > 0 if call < 2 else in_units, np.minimum(most, rounded), most)
         else:
-            most = np.where(seen if call < 4 else snapshot.role_unit > 1, least, most)
+            most = np.where(rest > 0 if call < 4 else in_units, least, most)
         plan = optimize(_limited(snapshot, most))
     return plan
 

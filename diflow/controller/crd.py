@@ -23,6 +23,7 @@ from diflow.controller.schemas import (
     rule,
     status,
 )
+from diflow.controller.statuses import ADVICE
 from diflow.job import DIJob, Task
 from diflow.names import TASK_PATTERN
 from diflow.spec import ditask
@@ -32,7 +33,6 @@ PLURAL: Final = "dijobs"
 NAME: Final = f"{PLURAL}.{keys.API_GROUP}"
 _HEAD: Final = "# Generated from the models (`make golden`).\n"
 
-_ADVICE: Final = "delete the job and create it again"
 CHANGEABLE: Final = "replicas, minReplicas and maxReplicas of its tasks"
 """What may change in the spec of a job that was created."""
 
@@ -137,8 +137,8 @@ def _root() -> Json:
             rule(
                 "!has(oldSelf.status) || !has(oldSelf.status.phase) || "
                 "!(oldSelf.status.phase in ['Succeeded', 'Failed']) || self.spec == oldSelf.spec",
-                f"the job has ended, so its spec cannot change: {_ADVICE}",
-                says=f"'the job has ended (' + oldSelf.status.phase + '), so its spec cannot change: {_ADVICE}'",
+                f"the job has ended, so its spec cannot change: {ADVICE}",
+                says=f"'the job has ended (' + oldSelf.status.phase + '), so its spec cannot change: {ADVICE}'",
             ),
         ],
     }
@@ -146,7 +146,7 @@ def _root() -> Json:
 
 def _spec() -> Json:
     fields = own(DIJob)
-    cannot = f"cannot change in a job that was created. What can change are {CHANGEABLE}; for the rest {_ADVICE}"
+    cannot = f"cannot change in a job that was created. What can change are {CHANGEABLE}; for the rest {ADVICE}"
     return {
         "type": "object",
         "properties": {
@@ -181,7 +181,8 @@ def _spec() -> Json:
             "pendingSeconds": described(
                 fields["pendingSeconds"],
                 "After so many seconds in which a pod has a node and does not start, a job that may shrink continues "
-                "without it, and another one returns to the queue.",
+                "without it, and another one returns to the queue. Not set: 900 for a preemptible job, if the "
+                "administrator has set nothing else; another one waits.",
             ),
             "topology": {
                 "type": "object",

@@ -73,11 +73,11 @@ class DIJobRead:
         value = self.status.get(name)
         return value if untrusted.is_count(value, least=0, most=2**31 - 1) else None
 
-    def read(self) -> DIJob:
-        """The job. Raises InvalidError."""
+    def read(self) -> tuple[DIJob, tuple[str, ...]]:
+        """The job, and the paths of its unknown fields. Raises InvalidError."""
         if self.problem:
             raise InvalidError(self.problem)
-        return dijobs.job_of(self.job)
+        return dijobs.read(self.job)
 
 
 def read(obj: Mapping[str, Any]) -> DIJobRead:

@@ -162,9 +162,14 @@ class Reconciler:
                 "not started again"
             )
             return self._fail(key, obj, why)
+        unknown: tuple[str, ...] = ()
         try:
+            if obj.has_coordinator:
+                job = self._with_coordinator(obj)
+            else:
+                job, unknown = obj.read()
             submit.submit(
-                self._with_coordinator(obj) if obj.has_coordinator else obj.read(),
+                job,
                 cluster=self._cluster,
                 owner=dijobs.owner_reference(obj.name, obj.uid),
                 before_create=self._elector.check,
@@ -179,6 +184,8 @@ class Reconciler:
             return self._wait(key, obj, error)
         self.made["workflow"] += 1
         log.info("workflow created", job=key)
+        if unknown:
+            self._tell(obj, "UnknownFields", statuses.unknown_fields(unknown), is_warning=True)
         return _CREATED_SECONDS
 
     def _with_coordinator(self, obj: DIJobRead) -> DIJob:
@@ -275,7 +282,7 @@ class Reconciler:
                 found = status.derive(workflow, self._caches.pods_of(workflow))
         seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
         made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=seconds)
-        made = statuses.keep_result(made, obj)
+        made = statuses.keep_transition(statuses.keep_result(made, obj), obj)
         again = self._write(key, obj, made)
         if again is None and made.get("expiresAt") and not obj.is_deleted:
             return self._expire(obj) if obj.has_ended else 0.0
@@ -403,6 +410,11 @@ class Reconciler:
         for text in todo.refused:
             log.info("not scaled", job=key, why=text)
             self._tell(obj, "ScaleRefused", f"the request for other replicas was refused: {text}", is_warning=True)
+        if todo.ignored:
+            what = " and ".join(f"spec.{name}" for name in todo.ignored)
+            text = f"{what} cannot change in a job that was created, and the change has no effect: {statuses.ADVICE}"
+            log.info("not changed", job=key, what=what)
+            self._tell(obj, "ChangeIgnored", text, is_warning=True)
         return answer
 
     # --- writes -------------------------------------------------------------------------------------------------------

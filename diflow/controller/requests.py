@@ -8,6 +8,7 @@ patch writes: after a crash at any time each request is carried out once.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +17,7 @@ from diflow import keys
 from diflow.bounds import MOST_REPLICAS, MOST_TASKS
 from diflow.controller.objects import Counts, DIJobRead, counts, is_counts
 from diflow.errors import ConflictError, InvalidError, NotFoundError
+from diflow.job import same_part
 from diflow.jobs.replica_ranges import asked, check_size, elastic, with_bounds, with_number
 from diflow.jobs.scale_requests import CurrentRequests, current_requests
 from diflow.state import untrusted
@@ -28,6 +30,9 @@ Json = dict[str, Any]
 _LONGEST: Final = 16_384
 """Of the annotation: 40 tasks take less than 4 KiB."""
 _MOST_REQUESTS: Final = 2**31 - 1
+_DIGEST: Final = 16
+_OF_ANY_TYPE: Final[Mapping[str, str]] = {"nodeCheck": "node_check", "monitor": "monitor"}
+"""Fields of manifests that may be `true` or an object, which no rule of a CRD can read, nor protect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class CarriedOut:
     spec: Mapping[str, Counts]
     status: int = 0
     replicas: int = 0
+    ignored: str = ""
+    """The change of other fields that was refused last, as a digest."""
 
     @classmethod
     def read(cls, workflow: Mapping[str, Any]) -> CarriedOut:
@@ -49,21 +56,26 @@ class CarriedOut:
         if isinstance(spec, dict) and len(spec) <= MOST_TASKS:
             known |= {task: tuple(found) for task, found in spec.items() if is_counts(found)}
         pair = number if isinstance(number, list) and len(number) == 2 else [0, 0]
-        return cls(known, *(n if untrusted.is_count(n, least=0, most=_MOST_REQUESTS) else 0 for n in pair))
+        ignored = untrusted.string(given.get("ignored"), most=_DIGEST)
+        status, replicas = (n if untrusted.is_count(n, least=0, most=_MOST_REQUESTS) else 0 for n in pair)
+        return cls(known, status, replicas, ignored)
 
     def text(self) -> str:
         """The annotation's text."""
         spec = {task: list(found) for task, found in self.spec.items()}
-        return canonical_json({"spec": spec, "status": [self.status, self.replicas]})
+        more = {"ignored": self.ignored} if self.ignored else {}
+        return canonical_json({"spec": spec, "status": [self.status, self.replicas], **more})
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The patch of the Workflow that carries requests out, and what was done and refused, as texts."""
+    """The patch of the Workflow that carries requests out, and what was done and refused, as texts. `ignored`: fields
+    that were changed and cannot change."""
 
     patch: Json
     done: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -91,13 +103,16 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
     new = obj.counts
     changed = {task: found for task, found in new.items() if task in before.spec and before.spec[task] != found}
     by, answered = _wish(obj, before)
-    if not changed and not by:
+    ignored, digest = _ignored(obj, workflow, before)
+    if not changed and not by and not ignored:
         return None
-    after = CarriedOut({**before.spec, **changed}, *answered)
+    after = CarriedOut({**before.spec, **changed}, *answered, digest)
+    if not changed and not by:
+        return Answer(_noted(workflow, after), ignored=ignored)
     try:
         current = current_requests(workflow)
     except (InvalidError, ConflictError, NotFoundError) as error:
-        return Answer(_noted(workflow, after), refused=(str(error),))
+        return Answer(_noted(workflow, after), refused=(str(error),), ignored=ignored)
     draft = _Draft(
         current,
         dict(current.wanted),
@@ -113,7 +128,24 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
     if draft.notes != Notes.read(untrusted.string(current.annotations.get(keys.REQUESTS))):
         noted[keys.REQUESTS] = draft.notes.text()
     patch = current.change(draft.wanted, draft.bounds, annotations=noted)
-    return Answer(patch, tuple(draft.done), tuple(draft.refused))
+    return Answer(patch, tuple(draft.done), tuple(draft.refused), ignored)
+
+
+def _ignored(obj: DIJobRead, workflow: Mapping[str, Any], before: CarriedOut) -> tuple[tuple[str, ...], str]:
+    """The fields that the CRD cannot compare and that differ from those of the Workflow, if that was not told before;
+    and a digest of them."""
+    now, made = untrusted.sub(obj.job, "spec"), untrusted.sub(manifest(workflow), "spec")
+    # What is equal as it stands, as in nearly all jobs, is not parsed.
+    changed = [
+        name
+        for name, part in _OF_ANY_TYPE.items()
+        if now.get(name) != made.get(name) and not same_part(part, now.get(name), made.get(name))
+    ]
+    if not changed or not made or obj.problem:
+        return (), before.ignored
+    digest = hashlib.sha256(canonical_json({name: now.get(name) for name in changed}).encode(errors="replace"))
+    text = digest.hexdigest()[:_DIGEST]
+    return (tuple(changed) if text != before.ignored else ()), text
 
 
 def _wish(obj: DIJobRead, before: CarriedOut) -> tuple[int, tuple[int, int]]:
@@ -150,7 +182,8 @@ def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:
         if not job.preemptible:
             wanted, bounds = with_number(job, index, replicas, wanted=draft.wanted, bounds=draft.bounds)
         else:
-            low, high = _range(task, spec, is_last=index == len(job.tasks) - 1)
+            least = (job.tasks[index].node_unit or 1) if index == len(job.tasks) - 1 else replicas
+            low, high = _range(task, spec, least=least)
             wanted, bounds = with_bounds(job, index, low, high, wanted=draft.wanted, bounds=draft.bounds)
         _accept(draft, index, wanted, bounds)
         draft.notes = draft.notes.without_range(task)
@@ -158,13 +191,13 @@ def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:
         draft.refused.append(f"{task}: {error.message}")
 
 
-def _range(task: str, spec: Mapping[str, Counts], *, is_last: bool) -> tuple[int, int]:
+def _range(task: str, spec: Mapping[str, Counts], *, least: int) -> tuple[int, int]:
     """The range of a preemptible job's task, as that of a job submitted with this spec
-    (`replica_ranges.submitted_range`)."""
+    (`replica_ranges.submitted_range`). `least`: its minimum if no task has bounds."""
     replicas, low, high = spec[task]
     if any(found[1] or found[2] for found in spec.values()):
         return low or replicas, high or replicas
-    return (1 if is_last else replicas), replicas
+    return min(least, replicas), replicas
 
 
 def _more(draft: _Draft, state: JobState, by: int) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from diflow.bounds import LEAST_TTL_SECONDS, MOST_TTL_SECONDS
 from diflow.controller.objects import DIJobRead
 from diflow.errors import InvalidError
+from diflow.figures import shortened
 from diflow.state import untrusted
 from diflow.state.modules import ADDED, Modules
-from diflow.state.status import PHASES, JobStatus
+from diflow.state.status import HEALTHY, PHASES, JobStatus
 
 Json = dict[str, Any]
 
 _LONGEST_MESSAGE: Final = 4096
+_MOST_PATHS: Final = 5
+_LONGEST_PATH: Final = 120
+ADVICE: Final = "delete the job and create it again"
+"""For what cannot change in a job that was created."""
 _PAST: Final = frozenset(PHASES)
 _OLD_PHASES: Final = {
     "Pending": "Created",
@@ -32,6 +37,14 @@ _COMPLETE: Final = re.compile(r"spec\.(tasks(\[\d+\](\.name)?)?|cleanPodPolicy)"
 def refusal(error: InvalidError) -> str:
     """Why a job cannot run, as its status says it."""
     return error.message if _COMPLETE.fullmatch(error.path) else str(error)
+
+
+def unknown_fields(paths: Sequence[str]) -> str:
+    """What an Event says of fields that are not known. Their names are the user's."""
+    shown = [shortened(path, _LONGEST_PATH) for path in paths[:_MOST_PATHS]]
+    more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
+    text = ", ".join(shown) + more
+    return f"left out, as they are not known: {''.join(c if c.isprintable() else ' ' for c in text)}"
 
 
 def observed(status: JobStatus, *, requests: int, ttl_seconds: int | None) -> Json:
@@ -55,6 +68,17 @@ def keep_result(made: Json, obj: DIJobRead) -> Json:
     """The status with the result that was written before, if its pod does not exist any more."""
     before = untrusted.string(obj.status.get("result"), most=_LONGEST_MESSAGE)
     return {**made, "result": before} if before and made["phase"] != "Failed" and not made.get("result") else made
+
+
+def keep_transition(made: Json, obj: DIJobRead) -> Json:
+    """The status in which the replicas are healthy, or are not, since it was first written: what was found of them may
+    have changed meanwhile."""
+    for one in made["conditions"]:
+        for before in untrusted.mappings(obj.status.get("conditions")) if one["type"] == HEALTHY else ():
+            since = untrusted.time(before.get("lastTransitionTime"))
+            if (before.get("type"), before.get("status")) == (HEALTHY, one["status"]) and since:
+                one["lastTransitionTime"] = since
+    return made
 
 
 def coordinated(status: JobStatus, known: Modules, *, requests: int, ttl_seconds: int | None) -> Json:

@@ -7,12 +7,14 @@ complete one is copied beside its target, written to disk, and renamed, so the t
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +23,10 @@ KEPT: Final = 2
 """Saved checkpoints of a replica that are kept: the last one may be the reason why the next attempt fails."""
 MOST_FILES: Final = 10_000
 MOST_LEVELS: Final = 16
-_MOST_FOLDERS: Final = 1_000
+_MOST_FOLDERS: Final = 100_000
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 _TEMPORARY: Final = ".saving-"
+_REPLACED: Final = ".replaced-"
 _PIECE: Final = 4 * 2**20
 
 
@@ -58,15 +61,18 @@ def save(source: Path, target: Path) -> Path | None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         _remove_unfinished(target)
-        if (final / MARKER).is_file():
-            return None
+        saved = _marked(final)
+        if saved is not None and _seconds(saved) == _seconds(found.marked):
+            return None  # this one
         temporary = target / f"{_TEMPORARY}{found.path.name}"
         try:
             _copy(found.path, temporary, files=[0], level=0)
             if _marked(found.path) != found.marked:
                 raise CheckpointError(f"{found.path.name} was changed while it was saved")
+            # The saved marker has the time of the training's: a later run may have another checkpoint of this name.
+            os.utime(temporary / MARKER, ns=(found.marked[1], found.marked[1]))
             if final.exists():
-                shutil.rmtree(final)  # without its marker: none of ours
+                final.rename(target / f"{_REPLACED}{found.path.name}")
             temporary.rename(final)
             _sync(target)
         except BaseException:
@@ -74,6 +80,7 @@ def save(source: Path, target: Path) -> Path | None:
             raise
     except OSError as error:
         raise CheckpointError(f"{found.path.name} cannot be saved: {error.strerror or error}") from None
+    _remove_unfinished(target)
     _remove_old(target, final)
     return final
 
@@ -100,34 +107,65 @@ def _marked(folder: Path) -> tuple[int, int] | None:
     return (found.st_ino, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
+def _seconds(marked: tuple[int, int]) -> int:
+    """The time of a marker in seconds, which every filesystem keeps."""
+    return marked[1] // 10**9
+
+
 def _copy(source: Path, target: Path, *, files: list[int], level: int) -> None:
     """Copy a folder and write it to disk: regular files and folders alone. The marker is the last file."""
     if level > MOST_LEVELS:
         raise CheckpointError(f"it has more than {MOST_LEVELS} levels of folders")
     target.mkdir()
     with os.scandir(source) as entries:
-        found = sorted(entries, key=lambda entry: (entry.name == MARKER, entry.name))
-    for entry in found:
-        files[0] += 1
-        if files[0] > MOST_FILES:
-            raise CheckpointError(f"it has more than {MOST_FILES:,} files")
+        # A list of millions of names would exceed the memory of this container.
+        found = list(islice(entries, MOST_FILES + 1 - files[0]))
+    files[0] += len(found)
+    if files[0] > MOST_FILES:
+        raise CheckpointError(f"it has more than {MOST_FILES:,} files")
+    for entry in sorted(found, key=lambda entry: (entry.name == MARKER, entry.name)):
         if entry.is_dir(follow_symlinks=False):
             _copy(Path(entry.path), target / entry.name, files=files, level=level + 1)
         elif entry.is_file(follow_symlinks=False):
             _copy_file(Path(entry.path), target / entry.name)
         else:
-            raise CheckpointError(f"{entry.name} is neither a file nor a folder")
+            raise CheckpointError(f"{entry.name!r} is neither a file nor a folder")
     _sync(target)
 
 
 def _copy_file(source: Path, target: Path) -> None:
+    """Copy as many bytes as the file has now. Holes stay holes: they may be larger than the volume."""
     read = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(read, "rb", buffering=0) as reading, target.open("xb", buffering=0) as writing:
-        while piece := reading.read(_PIECE):
-            view = memoryview(piece)
-            while view:
-                view = view[writing.write(view) :]
+        found = os.fstat(read)
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{source.name!r} is not a file any more")
+        for start, end in _data(read, found.st_size):
+            reading.seek(start)
+            writing.seek(start)
+            left = end - start
+            while left and (piece := reading.read(min(_PIECE, left))):
+                left -= len(piece)
+                view = memoryview(piece)
+                while view:
+                    view = view[writing.write(view) :]
+        writing.truncate(found.st_size)
         os.fsync(writing.fileno())
+
+
+def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data: (start, end)."""
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(file, at, os.SEEK_DATA)
+            end = os.lseek(file, start, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # the rest is a hole
+                return
+            start, end = at, size  # a filesystem that does not say
+        yield start, min(end, size)
+        at = end
 
 
 def _sync(folder: Path) -> None:
@@ -139,9 +177,16 @@ def _sync(folder: Path) -> None:
 
 
 def _remove_unfinished(target: Path) -> None:
-    """Remove what a monitor left that was killed while it saved."""
+    """Remove what a monitor left that was killed while it saved, and what was replaced. If it was killed between
+    the two, the earlier checkpoint comes back."""
     for path in target.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True)
+    for path in target.glob(f"{_REPLACED}*"):
+        final = target / path.name.removeprefix(_REPLACED)
+        if final.exists():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.rename(final)
 
 
 def _remove_old(target: Path, newest: Path) -> None:

@@ -23,6 +23,7 @@ from diflow.client.wire import GoneError, Wire
 from diflow.errors import DiflowError
 from diflow.inpod import checkpoints, usage
 from diflow.inpod.checkpoints import CheckpointError
+from diflow.inpod.files import head
 from diflow.inpod.usage import Usage
 from diflow.state import untrusted
 
@@ -100,7 +101,7 @@ class Monitor:
     grace_seconds: float = _GRACE_SECONDS
     clock: Callable[[], float] = time.monotonic
     measure: Callable[[], Usage] = usage.of_work
-    gpus: Callable[[], float | None] = usage.of_gpus
+    gpus: Callable[[], float | None] = field(default_factory=usage.Gpus)
     progress: Progress = field(default_factory=Progress)
     _step_due: float = 0.0
     _usage_due: float = 0.0
@@ -197,14 +198,7 @@ def _sender(place: Place) -> Send:
 
 
 def _text(path: Path | None) -> str:
-    if path is None:
-        return ""
-    try:
-        # A pipe or a device in its place must not block.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            return file.read(_MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return "" if path is None else head(path, _MOST_BYTES).decode("utf-8", "replace")
 
 
 if __name__ == "__main__":

@@ -6,16 +6,24 @@ has `shareProcessNamespace: true`: then the files of their control groups are be
 
 from __future__ import annotations
 
+import contextlib
+import os
+import selectors
 import shutil
+import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from diflow.inpod.files import head
 
 PROC: Final = Path("/proc")
 _MOST_PROCESSES: Final = 4096
 _MOST_BYTES: Final = 4096
 _GPU_SECONDS: Final = 5.0
+_END_SECONDS: Final = 1.0
 _HIGHEST: Final = 10**15
 _GPU: Final = ("nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits")
 
@@ -54,18 +62,74 @@ def of_group(folder: Path) -> Usage:
     return Usage(None if nanos is None else nanos / 1e9, _number(_text(folder / "memory/memory.usage_in_bytes")))
 
 
-def of_gpus(command: tuple[str, ...] = _GPU) -> float | None:
-    """The mean utilisation of the visible GPUs, 0 to 1; None without GPUs, or without the driver's tool."""
-    if shutil.which(command[0]) is None:
+class Gpus:
+    """Asks the driver's tool for the use of the GPUs.
+
+    The tool can hang so that nothing ends it, where the driver does. So its end is not waited for, and none is started
+    beside one that hangs.
+    """
+
+    def __init__(self, command: tuple[str, ...] = _GPU, *, seconds: float = _GPU_SECONDS) -> None:
+        self._command = command
+        self._seconds = seconds
+        self._hung: subprocess.Popen[bytes] | None = None
+
+    def __call__(self) -> float | None:
+        """The mean utilisation of the visible GPUs, 0 to 1; None without GPUs, or without the driver's tool."""
+        if self._hung is not None and self._hung.poll() is None:
+            return None
+        self._hung = None
+        if shutil.which(self._command[0]) is None:
+            return None
+        try:
+            process = subprocess.Popen(  # noqa: S603
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # what it starts is ended with it
+            )
+        except OSError:
+            return None
+        try:
+            text = self._output(process)
+            return _mean(text) if text is not None and process.returncode == 0 else None
+        finally:
+            self._end(process)
+
+    def _output(self, process: subprocess.Popen[bytes]) -> str | None:
+        """What it prints; None if that is more than is expected of it, or takes too long."""
+        assert process.stdout is not None
+        until = time.monotonic() + self._seconds
+        out = b""
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(process.stdout, selectors.EVENT_READ)
+            while waiting.select(max(0.0, until - time.monotonic())):
+                piece = os.read(process.stdout.fileno(), _MOST_BYTES)
+                out += piece
+                if len(out) > _MOST_BYTES:
+                    return None
+                if not piece:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(max(0.0, until - time.monotonic()))
+                    return out.decode("ascii", "replace")
+                if time.monotonic() > until:
+                    return None
         return None
-    try:
-        done = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return None
-    lines = done.stdout[:_MOST_BYTES].splitlines() if done.returncode == 0 else []
-    found = [value for line in lines if (value := _number(line.split(",")[0])) is not None and value <= 100]
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        process.stdout.close()
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._hung = process
+
+
+def _mean(text: str) -> float | None:
+    found = [n for line in text.splitlines() if (n := _number(line.split(",")[0])) is not None and n <= 100]
     return round(sum(found) / len(found) / 100, 4) if found else None
 
 
@@ -88,11 +152,7 @@ def _is_argos(process: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("ascii", "replace")
-    except OSError:
-        return ""
+    return head(path, _MOST_BYTES).decode("ascii", "replace")
 
 
 def _number(text: str | None) -> int | None:

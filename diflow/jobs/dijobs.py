@@ -77,7 +77,13 @@ def job_of(obj: Mapping[str, Any]) -> DIJob:
     Labels and annotations that other programs put on objects, such as those of Helm and Argo CD, are left out where
     diflow does not allow them on its own objects. Unknown fields are dropped without a warning.
     """
-    from diflow.job import DIJob  # noqa: PLC0415 (a list of jobs needs no models, which take a while to import)
+    return read(obj)[0]
+
+
+def read(obj: Mapping[str, Any]) -> tuple[DIJob, tuple[str, ...]]:
+    """As `job_of`, with the paths of the unknown fields that were dropped."""
+    # A list of jobs needs no models, which take a while to import.
+    from diflow.job import DIJob, UnknownFieldWarning  # noqa: PLC0415
     from diflow.spec.podtemplate import check_annotations, check_labels  # noqa: PLC0415
 
     metadata = untrusted.sub(obj, "metadata")
@@ -92,9 +98,11 @@ def job_of(obj: Mapping[str, Any]) -> DIJob:
         },
         "spec": obj.get("spec"),
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return DIJob.from_manifest(made)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        job = DIJob.from_manifest(made)
+    found = (one.message.args[1] for one in caught if isinstance(one.message, UnknownFieldWarning))
+    return job, tuple(dict.fromkeys(found))
 
 
 def own_annotations(metadata: Mapping[str, Any]) -> Json:

@@ -87,7 +87,7 @@ class HealthState:
         """Read the annotation; None if it is missing or invalid."""
         if not isinstance(text, str) or not text or len(text) > _LONGEST:
             return None
-        given = untrusted.mapping(text)
+        given = untrusted.mapping(text, most_brackets=untrusted.FEW)
         round_, restarts = given.get("round"), given.get("restarts", 0)
         if not untrusted.is_round(round_) or not untrusted.is_count(restarts, least=0, most=MOST_HEALTH_RESTARTS):
             return None
@@ -120,14 +120,19 @@ def ranges(found: Iterable[int]) -> str:
 
 
 def numbers(text: Any) -> frozenset[int]:
-    """The numbers in such a text, below the most replicas of a job; none if it is anything else."""
+    """The numbers in such a text, below the most replicas of a job; none if it is anything else.
+
+    The ranges have to rise, as `ranges` writes them: a text of a few kB that repeats a range would take a second.
+    """
     out: set[int] = set()
+    last = -1
     for part in text.split(",", MOST_REPLICAS) if isinstance(text, str) and text else ():
         found = _RANGE.fullmatch(part)
         low, high = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
-        if not low <= high < MOST_REPLICAS:
+        if not last < low <= high < MOST_REPLICAS:
             return frozenset()
         out.update(range(low, high + 1))
+        last = high
     return frozenset(out)
 
 

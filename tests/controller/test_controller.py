@@ -11,6 +11,7 @@ import pytest
 from diflow import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, WORKFLOW
+from diflow.state.health import HealthState
 from diflow.state.parameters import JobState
 from diflow.workflows.successor import successor
 from tests.builders import template
@@ -70,6 +71,34 @@ def test_a_job_that_fails_ends_failed_with_the_reason() -> None:
         at.until(lambda: at.phase() == "Failed", "it has failed")
         assert at.status()["restarts"] == 1
         assert at.status()["reason"] == "JobFailed"
+
+
+def test_what_the_jobs_health_has_found_is_a_condition() -> None:
+    with lab(runs=lambda _: (60.0, 0)) as at:
+
+        def says(status: str, reason: str) -> str:
+            (found,) = [c for c in at.status()["conditions"] if c["type"] == "Healthy"]
+            assert (found["status"], found["reason"]) == (status, reason)
+            return str(found["lastTransitionTime"])
+
+        def finds(minute: int, **fields: Any) -> None:
+            workflow = at.workflows()["job"]
+            found = HealthState("1", f"2026-11-21T09:{minute}:00Z", **fields)
+            annotations = {**workflow["metadata"]["annotations"], keys.HEALTH: found.text()}
+            at.api.add(WORKFLOW, {**workflow, "metadata": {**workflow["metadata"], "annotations": annotations}})
+            at.rest()
+
+        at.apply(health={}, tasks=[{"type": "learner"}])
+        at.until(lambda: at.phase() == "Running", "it runs")
+        assert "Healthy" not in {c["type"] for c in at.status()["conditions"]}, "nothing was found"
+        finds(10, why="learner-0 is silent", silent=frozenset({0}))
+        began = says("False", "ReplicasSilent")
+        finds(11, why="learner-0 has stopped", stalled=frozenset({0}))
+        assert says("False", "ReplicasStalled") == began, "since it is not healthy"
+        finds(12)
+        assert says("True", "ReplicasAdvance") > began
+        at.until(lambda: at.phase() == "Succeeded", "it ends")
+        assert "Healthy" not in {c["type"] for c in at.status()["conditions"]}
 
 
 def test_deleting_the_object_leaves_nothing(at: Lab) -> None:
@@ -435,6 +464,53 @@ def test_a_change_of_the_numbers_of_a_job_with_one_template_is_one_too(
         at.rest()
         assert (replicas(at), bounds(at)) == ({"worker": wanted}, between)
         assert [reason for reason, _ in at.events()] == ["Scaled"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "range_"), [({}, {}, (4, 12)), ({"minReplicas": 4}, {"minReplicas": 8}, (8, 12))]
+)
+def test_a_change_of_the_replicas_of_a_task_in_units_keeps_the_unit(
+    at: Lab, before: Json, after: Json, range_: tuple[int, int]
+) -> None:
+    worker = {"name": "worker", "replicas": 8, "nodeUnit": 4}
+    at.apply(scheduling="gang", preemptible=True, tasks=[{**worker, **before}])
+    at.rest()
+    at.apply(scheduling="gang", preemptible=True, tasks=[{**worker, "replicas": 12, **after}])
+    at.rest()
+    assert bounds(at) == {"worker": range_}
+    assert [reason for reason, _ in at.events()] == ["Scaled"]
+
+
+def test_a_change_that_the_crd_cannot_refuse_is_said_once(at: Lab) -> None:
+    tasks = [{"name": "worker", "replicas": 2}]
+    at.apply(scheduling="gang", monitor=True, tasks=tasks)
+    at.rest()
+    at.apply(scheduling="gang", monitor={}, tasks=tasks)  # the same
+    at.rest()
+    assert at.events() == []
+    at.apply(scheduling="gang", monitor=False, nodeCheck={"maxMoves": 1}, tasks=tasks)
+    at.rest()
+    at.end()
+    at.begin()
+    at.rest()
+    (said,) = at.events()
+    assert said[0] == "ChangeIgnored"
+    assert said[1].startswith("spec.nodeCheck and spec.monitor cannot change in a job that was created")
+    at.apply(scheduling="gang", monitor=False, nodeCheck={"maxMoves": 1}, tasks=[{"name": "worker", "replicas": 3}])
+    at.rest()
+    assert [reason for reason, _ in at.events()] == ["ChangeIgnored", "Scaled"]
+    assert replicas(at) == {"worker": 3}
+
+
+def test_a_typing_error_where_the_crd_knows_no_fields_is_said(at: Lab) -> None:
+    given = {"timeoutSecond\n\x1b[31m" + "s" * 200: 60, **{f"no{i}": i for i in range(9)}}
+    at.apply(scheduling="gang", nodeCheck=given, monitor={"checkpointVolumes": "data"}, tasks=[{"name": "worker"}])
+    at.rest()
+    (said,) = at.events()
+    assert said[0] == "UnknownFields"
+    assert "spec.monitor.checkpointVolumes" in said[1] or "and 6 more" in said[1]
+    assert len(said[1]) < 1000
+    assert said[1].isprintable()
 
 
 def test_requests_by_other_ways_stay_until_the_spec_changes(at: Lab) -> None:

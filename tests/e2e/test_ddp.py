@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task, keys
+from diflow.job import NodeCheck
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, status, submit
 from tests.e2e.live import Live, pod_name
 from tests.e2e.test_failures import kill_the_work
+from tests.e2e.test_node_check import record
 
 pytestmark = pytest.mark.xdist_group("ddp")
 
@@ -95,6 +97,17 @@ def test_torchrun_meets_the_agents_of_its_own_round_and_attempt(live: Live) -> N
     live.open("torchrun")
     assert live.ended(name) == "Succeeded"
     assert status(live, name).restarts == 1
+
+
+@pytest.mark.usefixtures("running")
+def test_a_node_check_with_torch_measures_an_all_reduce_of_the_gang(live: Live) -> None:
+    small = {"requests": {"cpu": "20m", "memory": "64Mi"}}
+    container = {"name": "di-container", "image": IMAGE, "command": ["true"], "resources": small}
+    task = Task(name="worker", replicas=2, template={"spec": {"containers": [container]}})
+    name = submit(live, DIJob(name="check", tasks=(task,), scheduling="gang", node_check=NodeCheck(image=IMAGE)))
+    assert live.ended(name) == "Succeeded"
+    found = record(live, name)
+    assert [found.entries[rank].figures["allreduce"] > 0 for rank in range(2)] == [True, True]
 
 
 _BATCH, _SAMPLES, _EPOCHS, _CHECKPOINT_STEPS = 8, 1600, 2, 20

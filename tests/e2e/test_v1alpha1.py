@@ -9,6 +9,8 @@ import json
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +26,14 @@ from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import zone
 from tests.e2e.live import FAKE, Live
 from tests.e2e.test_crd import install
-from tests.e2e.test_dijobs import controller, nothing_left, phase
+from tests.e2e.test_dijobs import Controller, controller, nothing_left, phase
 
 pytestmark = pytest.mark.xdist_group("node")
 
 Json = dict[str, Any]
 _PATIENT = "trap 'exit 143' TERM; until [ -e /tmp/done ]; do [ ! -e /tmp/crash ] || exit 3; sleep 0.3; done"
+_KILLS = 8
+"""How often the server is killed while it answers a request."""
 _AGGREGATOR = f"""
 apiVersion: {keys.API_VERSION_1}
 kind: AggregatorConfig
@@ -41,19 +45,25 @@ spec:
 
 
 @pytest.fixture
-def space(argo40: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    """A namespace with the kinds, an AggregatorConfig, and a controller."""
+def controlling(argo40: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
+    """The controller of a namespace with the kinds and an AggregatorConfig."""
     with argo40.namespace("old") as namespace:
         live = Live(argo40, namespace)
         install(live)
         wait_until("aggregators are served", lambda: live.kubectl("get", "agconfig") is not None)
         live.kubectl("apply", "-f", "-", stdin=_AGGREGATOR)
         monkeypatch.setenv("DIFLOW_CONTROLLER_AGGREGATOR_CONFIG", f"{namespace}/aggregator-config")
-        with controller(live, tmp_path / "controller.log"):
+        with controller(live, tmp_path / "controller.log") as process:
             try:
-                yield live
+                yield process
             finally:
                 live.kubectl("delete", "dijobs", "--all", "--wait=false", check=False)
+
+
+@pytest.fixture
+def space(controlling: Controller) -> Live:
+    """The namespace of the controller."""
+    return controlling.live
 
 
 class Rest:
@@ -86,23 +96,47 @@ class Rest:
         return sorted(url.split(".")[0] for url in self.ask("GET")[module])
 
 
+class Server:
+    """`diflow server run` for one namespace, on a port that stays the same."""
+
+    def __init__(self, live: Live, log: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        given = {"PORT": str(self.port), "HOST": "127.0.0.1", "METRICS_PORT": "-1", "WATCHED_NAMESPACE": live.namespace}
+        self._environment = {
+            **live.cluster.environment, **{f"DIFLOW_SERVER_{name}": value for name, value in given.items()},
+        }  # fmt: skip
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as out:
+            command = [sys.executable, "-m", "diflow", "server", "run", "--log-format", "json"]
+            self._process = subprocess.Popen(command, env=self._environment, stdout=out, stderr=out, cwd=ROOT)
+        wait_until("it serves", lambda: _is_ready(self.port), timeout=120, every=0.2)
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(60)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+
+
 @contextmanager
 def server(live: Live, log: Path) -> Iterator[int]:
-    """`diflow server run` for one namespace. Yields its port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    given = {"PORT": str(port), "HOST": "127.0.0.1", "METRICS_PORT": "-1", "WATCHED_NAMESPACE": live.namespace}
-    environment = {**live.cluster.environment, **{f"DIFLOW_SERVER_{name}": value for name, value in given.items()}}
-    with log.open("ab") as out:
-        command = [sys.executable, "-m", "diflow", "server", "run", "--log-format", "json"]
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=ROOT)
+    """A server that runs. Yields its port."""
+    made = Server(live, log)
     try:
-        wait_until("it serves", lambda: _is_ready(port), timeout=120)
-        yield port
+        made.start()
+        yield made.port
     finally:
-        process.terminate()
-        process.wait(60)
+        made.stop()
 
 
 def _is_ready(port: int) -> bool:
@@ -169,6 +203,73 @@ def test_replicas_come_and_go_and_the_job_ends_with_its_coordinator(space: Live,
     assert [p for p in space.pods("old") if p["status"]["phase"] in ("Running", "Pending")] == []
     space.kubectl("delete", "dijob", "old")
     wait_until("nothing is left", lambda: nothing_left(space, "old"), timeout=120)
+
+
+def test_what_was_answered_holds_although_the_server_and_the_controller_are_killed_at_any_time(
+    controlling: Controller, tmp_path: Path
+) -> None:
+    space, job = controlling.live, "killed"
+    # Its collectors run on fake nodes: nothing but the answers and the pods is of interest.
+    collector = template(
+        _PATIENT,
+        nodeSelector={FAKE: "fake"},
+        tolerations=[{"key": FAKE, "operator": "Exists"}],
+        terminationGracePeriodSeconds=1,
+    )
+    collector["metadata"] = {"annotations": {"kwok.x-k8s.io/duration": "600s"}}
+    modules = {"coordinator": {"template": template(_PATIENT)}, "collector": {"template": collector}}
+    made = oldjobs.manifest(job, **modules)
+    del made["metadata"]["namespace"]
+    space.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    wait_until("its coordinator runs", lambda: phase(space, job) == "Running")
+    answered: list[str] = []
+    deleted: list[str] = []
+    unknown = {"POST": 0, "DELETE": 0}
+    serving = Server(space, tmp_path / "server.log")
+    with zone(space, "old"):  # kwok runs
+        try:
+            serving.start()
+            rest = Rest(space, serving.port, job)
+            began = time.monotonic()
+            answered += _host_names(rest.ask("POST", collectors={"replicas": 2}))
+            usual = time.monotonic() - began
+            for turn in range(_KILLS):
+                # From before the request arrives until after its answer.
+                killer = threading.Timer(1.5 * usual * turn / (_KILLS - 1), serving.kill)
+                method = "DELETE" if turn % 4 == 3 else "POST"
+                killer.start()
+                if turn % 3 == 1:
+                    controlling.kill()
+                try:
+                    found = _host_names(rest.ask(method, collectors={"replicas": 1}))
+                    (deleted if method == "DELETE" else answered).extend(found)
+                except requests.RequestException:
+                    unknown[method] += 1
+                killer.join()
+                serving.start()
+                if turn % 3 == 1:
+                    controlling.start()
+            listed = rest.hosts("collectors")
+            wait_until("they run", lambda: running(space, job, "collector") == rest.hosts("collectors"))
+            assert rest.hosts("collectors") == listed
+        finally:
+            serving.stop()
+        assert unknown["POST"] > 0, "some were killed before their answer"
+        assert len(set(answered)) == len(answered), "nothing was made twice"
+        at_least = len(answered) - len(deleted) - unknown["DELETE"]
+        assert at_least <= len(listed) <= len(answered) - len(deleted) + unknown["POST"]
+        gone = set(answered) - set(listed)
+        assert len(gone) <= len(deleted) + unknown["DELETE"], "what was answered is there, unless it was deleted"
+        assert not set(deleted) & set(listed)
+        touch(space, job, f"{job}-coordinator", "done")
+        assert space.ended(job) == "Succeeded"
+        wait_until("the object says so", lambda: phase(space, job) == "Succeeded")
+        space.kubectl("delete", "dijob", job)
+        wait_until("nothing is left", lambda: nothing_left(space, job), timeout=120)
+
+
+def _host_names(answer: Json) -> list[str]:
+    return [url.split(".")[0] for url in answer["collectors"]]
 
 
 def test_a_learner_of_ten_gpus_runs_as_two_pods_on_nodes_with_8_8_0_and_4(space: Live, tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +74,14 @@ def test_links_are_not_followed(source: Path, tmp_path: Path) -> None:
     (source / "9").symlink_to(secret)
     assert save(source, tmp_path / "to") is None
     (checkpoint(source, "8") / "link").symlink_to("/etc/passwd")
-    with pytest.raises(CheckpointError, match="link is neither a file nor a folder"):
+    with pytest.raises(CheckpointError, match=".link. is neither a file nor a folder"):
         save(source, tmp_path / "to")
     assert not list((tmp_path / "to").iterdir())
 
 
 def test_pipes_do_not_hold_it_up(source: Path, tmp_path: Path) -> None:
     os.mkfifo(checkpoint(source, "8") / "pipe")
-    with pytest.raises(CheckpointError, match="pipe is neither a file nor a folder"):
+    with pytest.raises(CheckpointError, match=".pipe. is neither a file nor a folder"):
         save(source, tmp_path / "to")
 
 
@@ -189,3 +193,124 @@ def test_all_is_written_to_disk_before_the_rename(
     before = {Path(path).name for path in done[:at]}
     assert before == {"model.pt", "0.pt", "optimizer", MARKER, ".saving-5"}
     assert done[at + 1 :] == [str(tmp_path / "to")]
+
+
+def test_another_run_of_the_job_replaces_a_checkpoint_of_the_same_name(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "to"
+    os.utime(checkpoint(source, "7", text="first run") / MARKER, (1000, 1000))
+    assert save(source, target) == target / "7"
+    assert save(source, target) is None
+    shutil.rmtree(source / "7")
+    os.utime(checkpoint(source, "7", text="second run") / MARKER, (2000, 2000))
+    assert save(source, target) == target / "7"
+    assert (target / "7" / "model.pt").read_text() == "second run 7"
+    assert [path.name for path in target.iterdir()] == ["7"]
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_monitor_that_is_killed_while_it_replaces_loses_neither(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    target = tmp_path / "to"
+    os.utime(checkpoint(source, "7", text="first run") / MARKER, (1000, 1000))
+    save(source, target)
+    shutil.rmtree(source / "7")
+    os.utime(checkpoint(source, "7", text="second run") / MARKER, (2000, 2000))
+    rename, left = Path.rename, [at]
+
+    class Killed(BaseException):
+        pass
+
+    def renamed(self: Path, other: Path) -> Path:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        return rename(self, other)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", renamed)
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)  # a killed process removes nothing
+        if at < 2:
+            with pytest.raises(Killed):
+                save(source, target)
+        else:
+            assert save(source, target) == target / "7"
+    (source / "7" / MARKER).unlink()  # its memory is gone with its pod
+    checkpoint(source, "8")
+    assert save(source, target) == target / "8"
+    assert (target / "7" / "model.pt").read_text() == ("first run 7" if at < 2 else "second run 7")
+    assert sorted(path.name for path in target.iterdir()) == ["7", "8"]
+
+
+def test_holes_stay_holes(source: Path, tmp_path: Path) -> None:
+    folder = checkpoint(source, "7", complete=False)
+    with (folder / "sparse").open("wb") as file:
+        file.write(b"begin")
+        file.seek(2**40)
+        file.write(b"end")
+        file.truncate(2**40 + 2**30)
+    (folder / MARKER).touch()
+    saved = save(source, tmp_path / "to")
+    assert saved is not None
+    found = (saved / "sparse").stat()
+    assert (found.st_size, found.st_blocks < 100) == (2**40 + 2**30, True)
+    with (saved / "sparse").open("rb") as file:
+        assert file.read(6) == b"begin\0"
+        file.seek(2**40)
+        assert file.read(4) == b"end\0"
+
+
+def test_a_filesystem_that_does_not_know_holes(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint(source, "7")
+    (made / "empty").touch()
+
+    def refused(*_: Any) -> int:
+        raise OSError(errno.EINVAL, "no such whence")
+
+    monkeypatch.setattr(os, "lseek", refused)
+    saved = save(source, tmp_path / "to")
+    assert saved is not None
+    assert (saved / "optimizer" / "0.pt").read_bytes() == (made / "optimizer" / "0.pt").read_bytes()
+    assert (saved / "empty").read_bytes() == b""
+
+
+def test_of_a_full_volume_the_earlier_checkpoint_stays(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "to"
+    checkpoint(source, "7")
+    save(source, target)
+    checkpoint(source, "8")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="8 cannot be saved: No space left on device"):
+        save(source, target)
+    assert [path.name for path in target.iterdir()] == ["7"]
+    assert (target / "7" / "model.pt").read_text() == "weights 7"
+
+
+def test_millions_of_names_are_not_listed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint(source, "7")
+    for number in range(50):
+        (made / f"{number}\n\x1b[31m").touch()
+    monkeypatch.setattr(checkpoints, "MOST_FILES", 5)
+    seen = []
+
+    def listed(entries: Iterable[Any], most: int) -> list[Any]:
+        seen.append(most)
+        return list(islice(entries, most))
+
+    monkeypatch.setattr(checkpoints, "islice", listed)
+    with pytest.raises(CheckpointError, match="more than 5 files"):
+        save(source, tmp_path / "to")
+    assert seen == [6]
+
+
+def test_names_in_messages_print(source: Path, tmp_path: Path) -> None:
+    os.mkfifo(checkpoint(source, "7") / "a\n\x1b[31m")
+    with pytest.raises(CheckpointError) as caught:
+        save(source, tmp_path / "to")
+    assert str(caught.value).isprintable()

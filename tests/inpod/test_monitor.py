@@ -294,10 +294,77 @@ def test_gpus_are_seen_by_the_tool_of_the_driver(tmp_path: Path, monkeypatch: py
     tool.write_text("#!/bin/sh\nprintf '80, 100\\n40, 200\\n[N/A], 1\\n'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert usage.of_gpus() == 0.6
+    assert usage.Gpus()() == 0.6
     tool.write_text("#!/bin/sh\nexit 9\n")
-    assert usage.of_gpus() is None
-    monkeypatch.setattr(usage, "_GPU_SECONDS", 0.2)
-    tool.write_text("#!/bin/sh\nexec sleep 30\n")
-    assert usage.of_gpus() is None
-    assert usage.of_gpus(("no-such-tool",)) is None
+    assert usage.Gpus()() is None
+    tool.write_text("#!/bin/sh\nprintf '80, 100\\n'; exec >&-; sleep 0.2\n")
+    assert usage.Gpus()() == 0.8
+    assert usage.Gpus(("no-such-tool",))() is None
+
+
+@pytest.mark.parametrize("script", ["exec sleep 30", "sleep 30 & exit 0", "yes", "cat /dev/zero", "exec >&-; sleep 30"])
+def test_a_tool_that_hangs_or_does_not_stop_printing_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    ended: list[int] = []
+    kill = os.killpg
+
+    def killed(group: int, number: int) -> None:
+        ended.append(group)
+        kill(group, number)
+
+    monkeypatch.setattr(os, "killpg", killed)
+    assert usage.Gpus(seconds=0.3)() is None
+    assert len(ended) == 1
+
+
+def test_beside_a_tool_that_nothing_ends_no_other_one_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho x >> {tmp_path}/started\nexec sleep 30\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(usage, "_END_SECONDS", 0.1)
+    gpus, kill = usage.Gpus(seconds=1.0), os.killpg
+    groups: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: groups.append(group))  # its driver hangs
+    assert [gpus(), gpus(), gpus()] == [None] * 3
+    assert (tmp_path / "started").read_text() == "x\n"
+    kill(groups[0], signal.SIGKILL)
+    assert gpus._hung is not None
+    gpus._hung.wait(10)
+    monkeypatch.setattr(os, "killpg", kill)
+    tool.write_text("#!/bin/sh\necho 50\n")
+    assert gpus() == 0.5
+
+
+def test_of_a_pipe_that_somebody_has_open_nothing_is_read(watched: Watched) -> None:
+    os.mkfifo(watched.metrics)
+    os.mkfifo(watched.exit_code)
+    files = [os.open(path, os.O_RDWR) for path in (watched.metrics, watched.exit_code)]
+    try:
+        watched.turns(3)
+        assert watched.monitor.ended() is None
+        os.write(files[0], b'{"step": 5, "timestamp": 1}')
+        watched.turns(20)
+    finally:
+        for file in files:
+            os.close(file)
+    assert watched.sent == []
+
+
+@pytest.mark.parametrize("to", ["/dev/zero", "/dev/tty", "/dev/full", "/proc/kmsg", "/proc/self/mem", "/", "missing"])
+def test_a_link_in_place_of_the_file_shows_nothing(watched: Watched, to: str) -> None:
+    watched.metrics.symlink_to(to)
+    watched.turns(3)
+    assert watched.sent == []
+
+
+def test_a_pipe_in_place_of_a_control_group_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "cpu.stat")
+    assert usage.of_group(tmp_path) == Usage()

@@ -88,6 +88,36 @@ def test_in_random_clusters_each_plan_is_valid_and_has_multiples(policy: str) ->
     assert rounded > 2
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_units_of_some_jobs_do_not_shrink_another_one_that_runs(policy: str) -> None:
+    known, calls = load_policy(policy), list[int]()
+    for seed in range(32):
+        rng = np.random.default_rng(seed)
+        gpus = int(rng.integers(30, 120))
+        held = gpus // 2 // 4 * 4
+        others = []
+        for number in range(int(rng.integers(4, 12))):
+            unit = int(rng.choice([2, 3, 5, 7, 8]))
+            least, most = (int(count) * unit for count in (1, rng.integers(1, 20)))
+            others.append(job(f"other-{number}", least, most, unit, created=901.0 + number))
+        snapshot = cluster(gpus, job("victim", 4, 100, 4, held=held), *others)
+        asked = list[Snapshot]()
+
+        def ask(at: Snapshot, asked: list[Snapshot] = asked) -> Plan:
+            asked.append(at)
+            return known.optimize(at)
+
+        plan = in_units(ask, snapshot)
+        assert not faults(snapshot, plan)
+        # Without units no job would take what another one has grown to, beyond the minimum of a job that waits.
+        without = counts(
+            snapshot, known.optimize(replace(snapshot, role_unit=frozen(np.ones_like(snapshot.role_unit))))
+        )
+        assert counts(snapshot, plan)["victim"] >= without["victim"] // 4 * 4
+        calls.append(len(asked))
+    assert max(calls) <= 4
+
+
 def test_without_units_the_policy_is_asked_once_and_its_plan_is_the_answer() -> None:
     snapshot = cluster(7, job("a", 1, 8), job("b", 1, 8))
     known = load_policy("fit")

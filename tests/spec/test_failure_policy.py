@@ -69,6 +69,7 @@ def test_a_rule_names_a_container_of_the_job() -> None:
 def test_the_maximum_of_memory_is_an_amount_of_at_least_what_the_task_has(amount: str) -> None:
     assert refused({}, maxMemory=amount).startswith("spec.tasks[0].maxMemory: ")
     DIJob.from_manifest(manifest({}, maxMemory="2Gi"))
+    assert refused({}, maxMemory="6e30") == "spec.tasks[0].maxMemory: 6e30 is more than any node has"
 
 
 def test_the_maximum_of_memory_needs_a_policy() -> None:

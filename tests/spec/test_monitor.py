@@ -15,7 +15,7 @@ VOLUMES = [{"name": "data", "emptyDir": {}}]
 @pytest.mark.parametrize("given", [True, {}])
 def test_a_monitor_with_its_defaults(given: object) -> None:
     job = DIJob.from_manifest(manifest(monitor=given))
-    assert job.monitor == Monitor(checkpoint_volume=None, checkpoint_path="checkpoints")
+    assert job.monitor == Monitor(checkpoint_volume=None, checkpoint_path=None)
     assert DIJob.from_manifest(job.to_manifest()) == job
 
 

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diflow.bounds import MOST_HEALTH_RESTARTS, MOST_REPLICAS
+from diflow.state import health
 from diflow.state.health import LONGEST_WHY, HealthState, Stop, numbers, ranges
 from diflow.state.patches import canonical_json
+from diflow.state.status import derive
+from tests.state.seen import SeenJob
 
 _RANKS = st.frozensets(st.integers(0, MOST_REPLICAS - 1), max_size=30)
 
@@ -61,7 +64,23 @@ def test_anything_else_is_missing(text: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "3-1", "-1", "1,", "0-999999", f"{MOST_REPLICAS}", "1" * 7, "0-1," * 5000, 3, None, ["1"]]
+    "text",
+    [
+        "x",
+        "3-1",
+        "-1",
+        "1,",
+        "0-999999",
+        f"{MOST_REPLICAS}",
+        "1" * 7,
+        "0-1," * 5000,
+        "0-9,0-9",
+        "0-9,9",
+        "5,4",
+        3,
+        None,
+        ["1"],
+    ],
 )
 def test_ranks_that_no_job_has_are_none(text: Any) -> None:
     assert numbers(text) == frozenset()
@@ -70,6 +89,20 @@ def test_ranks_that_no_job_has_are_none(text: Any) -> None:
 def test_ranges_are_read_as_they_are_written() -> None:
     assert ranges([9, 0, 1, 2, 5, 2]) == "0-2,5,9"
     assert numbers("0-2,5,9") == {0, 1, 2, 5, 9}
+
+
+def test_ranges_that_repeat_are_not_counted_up_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def counting(low: int, high: int) -> range:
+        counted.append(high - low)
+        return range(low, high)
+
+    monkeypatch.setattr(health, "range", counting, raising=False)
+    every = f"0-{MOST_REPLICAS - 1}"
+    assert numbers(",".join([every] * 2000)) == frozenset()
+    assert numbers(",".join(f"1-{MOST_REPLICAS - 1}" for _ in range(2000)) + f",{every}") == frozenset()
+    assert sum(counted) < 3 * MOST_REPLICAS
 
 
 _ANYTHING = st.recursive(
@@ -96,3 +129,44 @@ def test_a_pod_that_was_made_later_is_not_the_one_to_be_ended() -> None:
     assert not stop.has("worker", 1, 101.0)
     assert not stop.has("worker", 2, 50.0)
     assert not stop.has("head", 1, 50.0)
+
+
+def condition(found: HealthState, *, rounds: tuple[str, ...] = ("1",), phase: str = "Running") -> Any:
+    job = SeenJob("job", preemptible=True, worker=2).all_ready()
+    for round_ in rounds[1:]:
+        job.moves_to(round_, worker=2)
+    job.annotations["diflow/health"] = found.text()
+    status = derive((job if phase == "Running" else job.ended(90, phase)).workflow(), job.all_pods())
+    last = status.to_dict()["conditions"][-1]
+    assert status.conditions[-1].type == status.phase, "the phases are as without it"
+    return last if last["type"] == "Healthy" else None
+
+
+WHEN = "2026-11-21T09:40:44Z"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "reason"),
+    [
+        ({"why": "w", "silent": frozenset({1}), "stalled": frozenset({0, 1})}, "False", "ReplicasSilent"),
+        ({"why": "w", "stalled": frozenset({0, 1})}, "False", "ReplicasStalled"),
+        ({"why": "w", "slow": {1: 3.0}}, "False", "ReplicasSlow"),
+        ({"why": "w"}, "False", "Restarted"),
+        ({"why": "w", "is_unheard": True}, "Unknown", "NotJudged"),
+        ({}, "True", "ReplicasAdvance"),
+    ],
+)
+def test_what_was_found_is_a_condition_beside_those_of_the_phases(fields: Any, status: str, reason: str) -> None:
+    found = condition(HealthState("1", WHEN, **fields))
+    assert (found["status"], found["reason"], found["lastTransitionTime"]) == (status, reason, WHEN)
+    assert found["message"] == fields.get("why", "all replicas advance")
+
+
+def test_what_was_found_in_an_earlier_round_was_mended_by_a_restart() -> None:
+    found = condition(HealthState("1", WHEN, why="w", last="no step; restarted"), rounds=("1", "2"))
+    assert (found["status"], found["reason"], found["message"]) == ("True", "Restarted", "no step; restarted")
+
+
+def test_a_job_that_has_ended_is_not_called_healthy() -> None:
+    assert condition(HealthState("1", WHEN), phase="Succeeded") is None
+    assert condition(HealthState("1", WHEN, why="w", silent=frozenset({1})), phase="Failed") is None

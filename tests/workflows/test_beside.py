@@ -89,6 +89,12 @@ def test_a_monitor_saves_from_memory_to_a_volume_of_the_job() -> None:
     assert env(monitor)["DI_GRACE_SECONDS"] == "90"
 
 
+def test_by_default_each_job_has_a_folder_of_its_own_for_checkpoints() -> None:
+    made = workflow(monitor=Monitor(checkpoint_volume="data"), volumes=(VOLUME,))
+    name = made["metadata"]["name"]
+    assert env(made_containers(made)["diflow-monitor"])["DI_CHECKPOINT_TARGET"] == f"/checkpoints/checkpoints/{name}"
+
+
 def test_a_monitor_leaves_what_the_user_has_chosen() -> None:
     taken = {"name": "diflow-metrics", "emptyDir": {}}
     own = {
