@@ -3,6 +3,9 @@
 After `limit` seconds, a job that may shrink goes on with the replicas that have started, and another one
 gives its places back and waits for others. The nodes are left out for this job for a while, else the next plan would
 be the same. Nothing of this uses backoffLimit.
+
+A job whose image does not exist starts nowhere, and each try may take the capacity of others. So the second try is at
+once, and from then on the job waits twice as long before each further one.
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ from diflow.allocator.engine.reconcile import REJECTED, Job, decision, next_roun
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.durations import span
 from diflow.figures import counted, named
+from diflow.state import untrusted
 from diflow.state.allocation import Allocation
-from diflow.state.exclusions import Exclusions
+from diflow.state.exclusions import MOST_EXCLUDED, Exclusion, Exclusions
 
 SOURCE: Final = "pending"
 _MOST_NAMED: Final = 4
+_PAUSE_SECONDS: Final = (60.0, 1800.0)
+"""Before the third try, and the longest pause, as for places that no pod uses (promises.py)."""
 
 
 def limit(read: JobRead, usual: float) -> float | None:
@@ -70,7 +76,9 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -
             return [next_round(job, counts, smaller, now=now, excluded=excluded, decision=said, note=note)]
     began = [pod.began for pod in pods if pod.began]
     alone = not read.is_preemptible and any(first < pod.created for first in began for pod in pending)
-    why = f"{which}: {'placed again' if alone else 'it goes back to the queue'}"
+    pause = paused_until(excluded, now) - now
+    later = f", for {span(pause)} at least" if pause > 0 else ""
+    why = f"{which}: {'placed again' if alone else f'it goes back to the queue{later}'}"
     note, said = Note("NotStarted", why, is_warning=True), decision("wait", why, now)
     if alone or read.is_preemptible:
         gone = {(pod.place.task, pod.place.index) for pod in pending if pod.place}
@@ -79,6 +87,30 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -
     # A gang that has never run together waits as a whole.
     nowhere = Allocation(at.round, {}, now, at.first, at.moves)
     return [patches.change_job(read, allocation=nowhere, excluded=excluded, decision=said, note=note)]
+
+
+def paused_until(excluded: Exclusions, now: float) -> float:
+    """Until when a job that did not start gets nothing more, in seconds since 1970; 0 without such a time."""
+    tries = _tries(excluded, now)
+    if tries < 2:
+        return 0.0
+    first, longest = _PAUSE_SECONDS
+    pause = min(longest, first * 2.0 ** min(tries - 2, 16))
+    return max(entry.since for entry in _because_of_it(excluded, now)) + pause
+
+
+def _tries(excluded: Exclusions, now: float) -> int:
+    """How often the job did not start, one time after the other, while nodes were left out for it because of that."""
+    last = (
+        next((a for a in reversed(entry.attempts) if a.startswith(f"{SOURCE}/")), "")
+        for entry in _because_of_it(excluded, now)
+    )
+    return max((untrusted.whole(attempt.partition("/")[2], digits=5) or 0 for attempt in last), default=0)
+
+
+def _because_of_it(excluded: Exclusions, now: float) -> list[Exclusion]:
+    """The nodes that are left out now as pods did not start there; not those of a time to come, which was edited."""
+    return [entry for entry in excluded.active(now) if entry.source == SOURCE and entry.since <= now]
 
 
 def _ended(job: Job, pods: Sequence[PodRead], now: float) -> list[Write]:
@@ -110,10 +142,15 @@ def _smaller(job: Job, started: Mapping[tuple[str, int], str]) -> dict[str, tupl
 
 
 def _excluded(known: Exclusions, pending: Sequence[PodRead], which: str, now: float) -> Exclusions:
-    for node in sorted({pod.host for pod in pending}):
-        if known.is_full(now):
-            break
-        known = known.without(node, reason=which, source=SOURCE, now=now)
+    attempt = f"{SOURCE}/{_tries(known, now) + 1}"
+    for node in sorted({pod.host for pod in pending})[:MOST_EXCLUDED]:
+        if known.is_full(now) and node not in known.at(now):
+            # What failed on its node stays left out.
+            oldest = next((entry for entry in known.entries if entry.source == SOURCE), None)
+            if oldest is None:
+                break
+            known = Exclusions(tuple(entry for entry in known.entries if entry is not oldest))
+        known = known.without(node, reason=which, source=SOURCE, now=now, attempts=[attempt])
     return known
 
 

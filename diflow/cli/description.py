@@ -218,7 +218,7 @@ def _failures(failed: Sequence[Failure], unread: str, *, now: datetime) -> str:
         (
             f"  {age(one.ended, now=now)}",
             one.replica,
-            one.node or "-",
+            printable(one.node) or "-",
             printable(one.reason),
             printable(one.rule),
             printable(one.followed),
@@ -246,7 +246,9 @@ def _allocator(events: Sequence[dict[str, Any]] | None, *, now: datetime) -> str
 
 
 def _reason(event: dict[str, Any]) -> str:
-    return paint(str(event.get("reason") or ""), "yellow", on=colours(sys.stdout) and event.get("type") == "Warning")
+    return paint(
+        printable(str(event.get("reason") or "")), "yellow", on=colours(sys.stdout) and event.get("type") == "Warning"
+    )
 
 
 def _text(event: dict[str, Any]) -> str:
@@ -259,12 +261,12 @@ def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
         return f"{_title('Events')}\n  none (the cluster forgets them after an hour)"
     rows = []
     for event in events[-_MOST_EVENTS:]:
-        kind = event.get("type") or ""
+        kind = printable(str(event.get("type") or ""))
         rows.append(
             (
                 f"  {age(event_time(event), now=now)}",
                 paint(kind, "yellow", on=colours(sys.stdout) and kind == "Warning"),
-                str(event.get("reason") or ""),
+                printable(str(event.get("reason") or "")),
                 event_object(event),
                 _text(event),
             )
@@ -284,7 +286,7 @@ def _is_telling(event: dict[str, Any]) -> bool:
 def event_object(event: dict[str, Any]) -> str:
     """The object of an event, as kind/name."""
     about = event.get("involvedObject") or {}
-    return f"{str(about.get('kind') or '').lower()}/{about.get('name') or ''}"
+    return printable(f"{str(about.get('kind') or '').lower()}/{about.get('name') or ''}")
 
 
 def _title(text: str) -> str:

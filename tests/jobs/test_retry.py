@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from diflow import keys
 from diflow.errors import ConflictError
 from diflow.jobs.retry import retried
+from diflow.state import nodecheck
+from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
 from tests.state.seen import SeenJob
 
@@ -107,3 +110,23 @@ def test_only_a_failed_job_can_be_retried(phase: str) -> None:
     job.status["phase"] = phase
     with pytest.raises(ConflictError, match="only a failed job can be retried"):
         retried(job.workflow(), now=_NOW)
+
+
+def test_the_limits_of_its_check_and_of_its_health_begin_again_and_bad_nodes_stay_left_out() -> None:
+    old = recorded("retried-and-failed")
+    excluded = Exclusions()
+    for number, node in enumerate(("a", "b"), 1):
+        attempts = [nodecheck.move(number), f"1/w/{number}/0/0/0@"]
+        excluded = excluded.without(node, reason="slow", source="node-check", now=1e9, attempts=attempts)
+    old["metadata"]["annotations"] |= {
+        keys.EXCLUDED: excluded.to_json(), keys.HEALTH: HealthState("1", restarts=3).text(),
+    }  # fmt: skip
+    new, _ = retried(old, now=_NOW)
+    found = Exclusions.parse(new["metadata"]["annotations"][keys.EXCLUDED])
+    assert (nodecheck.moves(excluded), nodecheck.moves(found)) == (2, 0)
+    assert found.at(1e9) == {"a", "b"}
+    assert found.knows("1/w/2/0/0/0@")
+    assert keys.HEALTH not in new["metadata"]["annotations"]
+    old["metadata"]["annotations"][keys.EXCLUDED] = "{"
+    new, _ = retried(old, now=_NOW)
+    assert new["metadata"]["annotations"][keys.EXCLUDED] == "[]"
