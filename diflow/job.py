@@ -9,7 +9,8 @@ from __future__ import annotations
 import marshal
 import re
 import warnings
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, get_args
@@ -508,7 +509,7 @@ class DIJob(_Model):
             raise InvalidError(f"must be {keys.KIND}, not {describe(kind)}", path="kind")
         if version != keys.API_VERSION:
             raise InvalidError(f"must be {keys.API_VERSION}, not {describe(version)}", path="apiVersion")
-        _warn([key for key in manifest if key not in _MANIFEST])
+        _warn([key for key in manifest if key not in _MANIFEST], _MANIFEST)
         manifest = with_tasks(manifest)
         fields = _in_manifests(cls) - _IN_METADATA
         metadata = _known(manifest, "metadata", _IN_METADATA, ignored=_SERVER_METADATA)
@@ -659,7 +660,7 @@ def _task(item: Any, index: int) -> Task:
     path = f"spec.tasks[{index}]"
     data = _mapping(item, path)
     known = _in_manifests(Task) | Task.model_fields.keys()
-    _warn([f"{path}.{key}" for key in data if key not in known])
+    _warn([f"{path}.{key}" for key in data if key not in known], known)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UnknownFieldWarning)
         try:
@@ -703,7 +704,7 @@ def _topology(item: Any) -> Topology:
         return item
     path = "spec.topology"
     data = _mapping(item, path)
-    _warn([f"{path}.{key}" for key in data if key not in Topology.model_fields])
+    _warn([f"{path}.{key}" for key in data if key not in Topology.model_fields], Topology.model_fields)
     if data.get("required") is None:
         raise InvalidError("is missing: name a level of the cluster's topology", path=f"{path}.required")
     try:
@@ -720,9 +721,11 @@ def _part(model: type[Part], item: Any, path: str) -> Part | None:
         return model()
     if isinstance(item, model):
         return item
+    if not isinstance(item, dict):
+        raise InvalidError(f"must be true, false or a mapping, not {describe(item)}", path=path)
     data = _mapping(item, path)
     known = _in_manifests(model) | model.model_fields.keys()
-    _warn([f"{path}.{key}" for key in data if key not in known])
+    _warn([f"{path}.{key}" for key in data if key not in known], known)
     try:
         return model(**{key: value for key, value in data.items() if key in known and value is not None})
     except InvalidError as error:
@@ -743,12 +746,15 @@ def _health(item: Any) -> Health:
     path = "spec.health"
     data = _mapping(item, path)
     known = _in_manifests(Health) | Health.model_fields.keys()
-    _warn([f"{path}.{key}" for key in data if key not in known])
+    _warn([f"{path}.{key}" for key in data if key not in known], known)
     try:
         return Health(**{key: value for key, value in data.items() if key in known and value is not None})
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 
+
+_MOST_HINTS: Final = 20
+_LONGEST_NAME: Final = 64
 
 _PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
     "topology": _topology,
@@ -783,7 +789,7 @@ def _mapping(value: Any, path: str) -> dict[str, Any]:
 def _known(manifest: dict[str, Any], part: str, known: Set[str], *, ignored: Set[str]) -> dict[str, Any]:
     """The known fields of `part` that are set; the others warn unless they are `ignored`."""
     given = _mapping(manifest.get(part) or {}, part)
-    _warn([f"{part}.{key}" for key in given if key not in known and key not in ignored])
+    _warn([f"{part}.{key}" for key in given if key not in known and key not in ignored], known)
     return {key: value for key, value in given.items() if key in known and value is not None}
 
 
@@ -796,7 +802,16 @@ def _in_manifest(error: InvalidError) -> InvalidError:
     return InvalidError(error.message, path=f"{root}.{error.path}")
 
 
-def _warn(paths: list[str]) -> None:
-    for path in paths:
-        warning = UnknownFieldWarning(f"{path} is not known and is left out", path)
+def _warn(paths: list[str], known: Iterable[str] = ()) -> None:
+    """Warn of unknown fields; `known` are the names that were possible there."""
+    names = sorted(known)
+    for number, path in enumerate(paths):
+        hint = _meant(path.rpartition(".")[2], names) if number < _MOST_HINTS else ""
+        warning = UnknownFieldWarning(f"{path} is not known and is left out{hint}", path)
         warnings.warn(warning, stacklevel=4)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """The known name that was probably meant, for the end of a warning; "" if none is close."""
+    close = get_close_matches(name, known, n=1, cutoff=0.75) if len(name) <= _LONGEST_NAME else []
+    return f": did you mean {close[0]}?" if close else ""

@@ -106,9 +106,17 @@ def complaint(text: str) -> str:
     if text in ("", "{}"):
         return ""
     data = _mapping(text)
-    if signals.of(data) is not None and data.keys() <= {"round", "at", "ranks", "observed", signals.NAME}:
+    if data.keys() <= {"round", "at", "ranks", "observed", signals.NAME} and (
+        signals.of(data) is not None or (signals.NAME not in data and _is_of_replicas(data.get("ranks")))
+    ):
         return ""
     return "" if profile(text) is not None else "nothing in the parameter profilings can be used"
+
+
+def _is_of_replicas(ranks: Any) -> bool:
+    """Whether these are reports of replicas, such as a step from which no speed follows yet."""
+    entries = ranks.values() if isinstance(ranks, dict) else ()
+    return bool(entries) and all(isinstance(entry, dict) and isinstance(entry.get("task"), str) for entry in entries)
 
 
 def _rows(data: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from diflow.durations import age
 from diflow.errors import InvalidError
 from diflow.figures import counted, named
 from diflow.jobs import lookup
+from diflow.state.exclusions import Exclusions
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
@@ -48,6 +49,9 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     if row.granted and row.state == "starting":
         yield "its places are as its Workflow names them: only the allocator can verify that it gave them"
     yield from _last_decision(seen, row)
+    excluded = Exclusions.parse((job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED))
+    if text := excluded.text(seen.now):
+        yield f"nodes {text}"
     if seen.state.queue_trouble:
         yield f"note: {seen.state.queue_trouble}"
     yield seen.allocator.text()

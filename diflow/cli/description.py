@@ -122,7 +122,9 @@ def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str,
         *_node_check(job, spec.get("nodeCheck")),
         *_left_out(job, now=now),
         ("Submitted", moment(job.created)),
-        ("Ended", moment(status.completion_timestamp)) if status.ended else ("Running for", took),
+        ("Ended", moment(status.completion_timestamp))
+        if status.ended
+        else ("Pending for" if status.phase == "Pending" else "Running for", took),
     ]
     if status.ended:
         facts.append(("Took", took))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +23,14 @@ from diflow.kube.kinds import (
     WORKFLOW,
     Kind,
 )
+from diflow.state import untrusted
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
 
 _MOST_SKEW_SECONDS: Final = 5.0
+_ALLOCATOR: Final = "the allocator"
+_SERVER: Final = "the server"
 _FENCE: Final = "the fence of the allocator"
 _DIJOBS: Final = "the kind DIJob"
 _STEPS: Final = "DIJobs as steps of other Workflows"
@@ -109,7 +113,9 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     yield from _dijobs(cluster)
     if found.ok:
         yield _looked(lambda: _steps(cluster), _STEPS)
+        yield _looked(lambda: _allocator(cluster, now=time.time()), _ALLOCATOR)
         yield _looked(lambda: _fence(cluster), _FENCE)
+        yield _looked(lambda: _server_pods(cluster), _SERVER)
         yield from _server(cluster)
 
 
@@ -303,6 +309,38 @@ def _steps(cluster: Cluster) -> Finding:
         ok=bool(has.kind and has.controller),
         detail="prepared" if has.kind and has.controller else f"prepared, but {missing} is not installed",
         remedy="kubectl apply --server-side -k manifests/crds, and kubectl apply -k manifests/controller",
+    )
+
+
+def _allocator(cluster: Cluster, *, now: float) -> Finding:
+    """Whether a process leads: without one, gangs wait and nothing is resized."""
+    public = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
+    if public is None:
+        return Finding(_ALLOCATOR, ok=True, detail="not installed: Argo alone runs the jobs", is_known=False)
+    home = str((public.get("data") or {}).get("namespace") or "")
+    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=home) or {}
+    spec = untrusted.sub(lease, "spec")
+    holder, seconds = spec.get("holderIdentity"), spec.get("leaseDurationSeconds")
+    late = now + (cluster.clock_skew_seconds() or 0.0) - untrusted.seconds(spec.get("renewTime"))
+    is_running = bool(holder) and isinstance(seconds, int) and late <= seconds
+    return Finding(
+        _ALLOCATOR,
+        ok=is_running,
+        detail="runs" if is_running else "installed, and no process leads: gangs wait, and nothing is resized",
+        remedy=f"kubectl get pods -n {home}; kubectl logs -n {home} deployment/{keys.ALLOCATOR}",
+    )
+
+
+def _server_pods(cluster: Cluster) -> Finding:
+    """Whether the server serves: without it there are no reports, node checks and data shards."""
+    found = installed.look(cluster).server
+    if found is None:
+        return Finding(_SERVER, ok=True, detail="not installed: no REST API and no reports", is_known=False)
+    return Finding(
+        _SERVER,
+        ok=found[0] > 0,
+        detail=f"{found[0]} of {found[1]} pods are ready",
+        remedy=f"kubectl get pods -A -l app.kubernetes.io/name={keys.SERVER}",
     )
 
 

@@ -28,6 +28,9 @@ _MOST_NODES_OF_JOB: Final = 2_000
 _LONGEST_NAME: Final = 253
 _NOT_OF_THE_NODE: Final = frozenset({"", STOPPED, TAKEN_AWAY, "done"})
 
+_WORKFLOW_STOPPED: Final = "workflow shutdown with strategy"
+"""How Argo's message for a pod begins that was ended with its Workflow, such as by `diflow stop`."""
+
 
 @dataclass(slots=True)
 class Seen:
@@ -132,7 +135,7 @@ def _add_failures(found: dict[str, Seen], workflow: Mapping[str, Any]) -> None:
             continue
         host = node.host[:_LONGEST_NAME]
         reason = reason_of(node.message)
-        if host and reason not in _NOT_OF_THE_NODE:
+        if host and reason not in _NOT_OF_THE_NODE and not node.message.startswith(_WORKFLOW_STOPPED):
             one = _of(found, host)
             container = node.message.partition(":")[0]
             is_check = container == keys.CHECK_CONTAINER

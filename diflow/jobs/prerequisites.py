@@ -63,17 +63,15 @@ def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
             if _is_missing(cluster, "namespace", namespace, namespace):
                 raise NotFoundError(f"there is no namespace {namespace!r}: check -n, or create it")
             raise UnavailableError(
-                f"the service account {account} is missing in the namespace {namespace!r}: apply diflow's manifests "
-                f"there (kubectl apply -n {namespace} -k manifests/)"
+                f"the service account {account} is missing in the namespace {namespace!r}: "
+                f"{SERVICE_REMEDY.format(namespace)}"
             )
     with contextlib.suppress(UnauthorizedError):
         if problem := service_problem(cluster, namespace):
             raise UnavailableError(f"{problem}: {SERVICE_REMEDY.format(namespace)}")
     wanted = keys.PRIORITY_CLASSES[priority]
     if _is_missing(cluster, "priority", wanted, namespace):
-        raise UnavailableError(
-            f"the PriorityClass {wanted} is missing: apply diflow's manifests (kubectl apply -k manifests/)"
-        )
+        raise UnavailableError(f"the PriorityClass {wanted} is missing: kubectl apply -k manifests/cluster")
     try:
         version = controller_version(cluster)
     except UnauthorizedError:

@@ -156,7 +156,8 @@ def _waits(seen: Observation, latest: Latest) -> str:
     if not reasons:
         return ""
     reason, replicas = max(reasons.items(), key=lambda item: len(item[1]))
-    return f"{_names(replicas)}: {reason}"
+    # A decision about one replica begins with its name.
+    return reason if reason.startswith(f"{replicas[0]} ") and len(replicas) == 1 else f"{_names(replicas)}: {reason}"
 
 
 def _names(replicas: Sequence[str]) -> str:

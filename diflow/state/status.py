@@ -54,7 +54,7 @@ _PASSED: Final[Mapping[Phase, str]] = {
     "Starting": "the replicas were created",
     "Running": "all replicas were ready",
     "Restarting": "a replica had failed and was started again",
-    "Rescheduling": "pods were on their way to a new place",
+    "Rescheduling": "pods were replaced, or their number changed",
 }
 
 

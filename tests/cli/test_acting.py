@@ -250,7 +250,9 @@ def test_doctor_advises_where_applications_are_not_remembered(diflow: Cli) -> No
 
 def test_doctor_says_whether_former_leaders_are_fenced(diflow: Cli) -> None:
     diflow.prepare()
-    assert "✓ the fence of the allocator: not needed: there is no allocator" in diflow("doctor").out
+    out = diflow("doctor").out
+    assert "– the allocator: not installed: Argo alone runs the jobs" in out
+    assert "✓ the fence of the allocator: not needed: there is no allocator" in out
     public = {"metadata": {"name": "diflow-allocator"}, "data": {"namespace": fencing.SYSTEM}}
     diflow.api.add(CONFIG_MAP, public, namespace="kube-public")
     assert "– the fence of the allocator: not checked: the allocator has never led" in diflow("doctor").out
@@ -265,6 +267,38 @@ def test_doctor_says_whether_former_leaders_are_fenced(diflow: Cli) -> None:
     assert diflow.api.objects.get(WORKFLOW.path("default"), {}) == {}
     diflow.api.rule(lambda r: status(403, "no") if r.method == "POST" and "dryRun" in r.query else None)
     assert "– the fence of the allocator: not checked, as you may not read it" in diflow("doctor").out
+
+
+def test_doctor_says_when_no_allocator_runs(diflow: Cli) -> None:
+    diflow.prepare()
+    public = {"metadata": {"name": "diflow-allocator"}, "data": {"namespace": fencing.SYSTEM}}
+    diflow.api.add(CONFIG_MAP, public, namespace="kube-public")
+    stands_still = (
+        "✗ the allocator: installed, and no process leads: gangs wait, and nothing is resized\n"
+        f"    → kubectl get pods -n {fencing.SYSTEM}; kubectl logs -n {fencing.SYSTEM} deployment/diflow-allocator"
+    )
+    assert stands_still in diflow("doctor").out
+    for spec in (
+        {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2020-01-01T00:00:00.000000Z"},
+        {"holderIdentity": "", "leaseDurationSeconds": 15, "renewTime": "2999-01-01T00:00:00.000000Z"},
+        {"holderIdentity": "one", "leaseDurationSeconds": "long", "renewTime": 7},
+    ):
+        diflow.api.add(LEASE, {"metadata": {"name": "diflow-allocator"}, "spec": spec}, namespace=fencing.SYSTEM)
+        result = diflow("doctor")
+        assert (result.code, stands_still in result.out) == (5, True), spec
+    leads = {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": "2999-01-01T00:00:00.000000Z"}
+    diflow.api.add(LEASE, {"metadata": {"name": "diflow-allocator"}, "spec": leads}, namespace=fencing.SYSTEM)
+    assert "✓ the allocator: runs" in diflow("doctor").out
+
+
+def test_doctor_says_whether_the_server_is_ready(diflow: Cli) -> None:
+    diflow.prepare()
+    assert "– the server: not installed: no REST API and no reports" in diflow("doctor").out
+    for ready, line in ((0, "✗ the server: 0 of 2 pods are ready"), (2, "✓ the server: 2 of 2 pods are ready")):
+        diflow.api.add(
+            DEPLOYMENT, {"metadata": {"name": "diflow-server"}, "status": {"replicas": 2, "readyReplicas": ready}}
+        )
+        assert line in diflow("doctor").out
 
 
 def test_doctor_says_when_there_is_no_controller(diflow: Cli) -> None:

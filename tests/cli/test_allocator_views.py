@@ -21,6 +21,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from diflow import keys
 from diflow.allocator.engine.process import candidate
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.inspect.observer import look
@@ -28,6 +29,7 @@ from diflow.cli.amounts import amounts, shown
 from diflow.cli.topview import picture
 from diflow.figures import quantity
 from diflow.kube.kinds import CONFIG_MAP, POD, WORKFLOW
+from diflow.state.exclusions import Exclusions
 from tests.cli.placed import dijob, lease, lease_annotations, node, put, queues
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import Answer, status
@@ -337,6 +339,17 @@ def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(b
     assert any("1 cpu each" in line for line in lines)
     assert lines[-1] == "  1 job waits before it: default/high"
     assert busy("explain", "runs").out.startswith("default/runs has 4 of 2-7 replicas; ")
+
+
+def test_explain_names_the_nodes_that_are_left_out_for_the_job(busy: Cli) -> None:
+    made = put(busy, dijob("away", {"worker": 1}))
+    left_out = Exclusions().without("a", reason="worker-0: \x1b[2J", source="failure", now=time.time())
+    made["metadata"]["annotations"][keys.EXCLUDED] = left_out.to_json()
+    busy.api.add(WORKFLOW, made)
+    out = busy("explain", "away").out
+    assert "nodes left out for this job for up to 60 minutes: a (worker-0: " in out
+    assert "\x1b" not in out
+    assert "left out for this job" not in busy("explain", "big").out
 
 
 def test_explain_claims_no_more_of_places_than_it_knows(busy: Cli) -> None:

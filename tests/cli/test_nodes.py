@@ -78,6 +78,7 @@ def test_stopped_and_evicted_replicas_say_nothing_of_their_node(diflow: Cli) -> 
         "Pod was active on the node longer than the specified deadline",
         "pod deleted",
         "The node was low on resource: memory",
+        "workflow shutdown with strategy:  Stop",
         "",
     )
     has(diflow, "one", "a", failures=tuple(("a", message) for message in messages))

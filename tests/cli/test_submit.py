@@ -345,6 +345,25 @@ def test_unknown_fields_warn_and_the_job_is_taken_all_the_same(diflow: Cli) -> N
     assert "warning: spec.colour is not known and is left out" in result.err
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "text"),
+    [
+        ({"preemtible": True}, "spec.preemtible is not known and is left out: did you mean preemptible?"),
+        ({"nodeCheck": {"timeout": 3}}, "spec.nodeCheck.timeout is not known and is left out"),
+        ({"health": {"heartbeatSecond": 90}}, "left out: did you mean heartbeatSeconds?"),
+        ({"x" * 65: 1}, f"spec.{'x' * 65} is not known and is left out"),
+    ],
+)
+def test_a_misspelt_field_names_the_one_that_was_meant(diflow: Cli, misspelt: dict[str, object], text: str) -> None:
+    assert f"{text} (line" in run("lint", diflow.file("job.yaml", manifest(**misspelt))).err
+
+
+@pytest.mark.parametrize("part", ["nodeCheck", "monitor"])
+def test_a_part_that_may_be_true_says_so(diflow: Cli, part: str) -> None:
+    result = run("lint", diflow.file("job.yaml", manifest(**{part: "yes"})))
+    assert f"spec.{part}: must be true, false or a mapping, not 'yes'" in result.err
+
+
 def test_unknown_fields_are_told_of_a_refused_job_too(diflow: Cli) -> None:
     misspelt = manifest()
     misspelt["spec"]["tasks"][0] |= {"replicsa": 4, "minReplicas": 2, "maxReplicas": 4}

@@ -83,6 +83,16 @@ def test_a_job_that_reports_its_steps_alone_is_no_trouble_if_they_are_judged() -
     assert reports.complaint('{"signals": {"at": 1}}') != ""
 
 
+def test_the_first_step_of_a_job_that_nobody_judges_is_no_faulty_report() -> None:
+    shape = Shape("1", "worker", 1, {"worker": 1})
+    text = fold("", {0: Report("worker", Profiling(step=1), 0)}, shape, now=1e9)
+    assert reports.profile(text) is None
+    assert reports.complaint(text) == ""
+    assert reports.complaint('{"ranks": {}}')
+    assert reports.complaint('{"ranks": {"0": 1}}')
+    assert reports.complaint('{"ranks": {"0": {"task": "worker"}}, "speed": "fast"}')
+
+
 def test_signs_of_life_alone_are_no_faulty_report() -> None:
     signs = {"round": "1", "at": 100, "since": 90, "heard": [2, -1], "moved": [-1, -1], "steps": [0, 0]}
     text = json.dumps({"round": 1, "at": 100.0, signals.NAME: signs})
