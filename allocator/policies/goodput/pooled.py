@@ -60,9 +60,10 @@ def in_pools(
         rows = rows.copy()
         rows[rows[:, POOL] == UNKNOWN_POOL, POOL] = numbers[present]
     # The newest first: of the pools that the cluster does not have, some may be gone, and some invented.
-    found = [int(number) for number in dict.fromkeys(rows[::-1, POOL].tolist())]
+    of_row = np.minimum(rows[:, POOL], 2.0**53).astype(np.int64)
+    found: list[int] = list(dict.fromkeys(of_row[::-1].tolist()))
     strange = [number for number in found if number not in numbers][:MOST_STRANGE]
-    own = {number: rows[rows[:, POOL] == number] for number in found if number in numbers or number in strange}
+    own = {number: rows[of_row == number] for number in found if number in numbers or number in strange}
     records = {
         number: prior
         for number, prior in _priors(profile, numbers, present).items()
