@@ -16,7 +16,8 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, RoleView, build
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.fitting import fit_all
-from diflow.allocator.policies.goodput.pooled import in_pools
+from diflow.allocator.policies.goodput.gangs import MOST_POOLS
+from diflow.allocator.policies.goodput.pooled import MOST_STRANGE, in_pools
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.names import UNKNOWN_POOL, pool_number
 
@@ -249,3 +250,22 @@ def test_numbers_of_pools_follow_from_names() -> None:
     assert len(set(numbers)) == len(names)
     assert all(0 < number <= 10**9 for number in numbers)
     assert pool_number("t4") == 91_306_478
+
+
+def test_a_cluster_on_which_every_node_is_a_pool_is_planned_as_one() -> None:
+    count = MOST_POOLS + 1
+    nodes = [NodeView(f"n{i:03d}", {"gpu": 4}, labels={POOL_LABEL: f"p{i:03d}"}) for i in range(count)]
+    jobs = [job(f"j{i}", profile(*rows(UNKNOWN_POOL, *SHAPES)), most=8) for i in range(3)]
+    alike = [replace(node, labels={}) for node in nodes]
+    plans = [
+        places(snapshot, load_policy("goodput").optimize(snapshot))
+        for snapshot in (build(some, jobs, now_seconds=10_000.0) for some in (nodes, alike))
+    ]
+    assert plans[0] == plans[1]
+
+
+def test_rows_of_many_invented_pools_are_mostly_ignored() -> None:
+    invented = [(*row[:POOL], number + 0.5) for number in range(1, 253) for row in rows(number, (1, 2))[:1]]
+    given = profile(*invented, *rows(SLOW, *SHAPES))
+    seen = in_pools(given, NUMBERS, (1.0, 1.0), {}, -1)[0].rows
+    assert 1 <= len(seen) <= len(rows(SLOW, *SHAPES)) + MOST_STRANGE

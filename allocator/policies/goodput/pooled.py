@@ -33,6 +33,8 @@ from diflow.allocator.policies.goodput.memory import inherited, is_trusted, resi
 from diflow.names import UNKNOWN_POOL
 
 _TIMES = [ACCUMULATION_SECONDS, STEP_SECONDS]
+MOST_STRANGE = 4
+"""Pools that the cluster does not have, from which a job's observations are used."""
 _SHORTEST, _LONGEST = 1e-7, 1e6
 """Of a step, in seconds, as in what `clean` lets through."""
 _NO_ROWS: FloatArray = np.zeros((0, 6))
@@ -57,7 +59,11 @@ def in_pools(
     if present >= 0 and (rows[:, POOL] == UNKNOWN_POOL).any():
         rows = rows.copy()
         rows[rows[:, POOL] == UNKNOWN_POOL, POOL] = numbers[present]
-    own = {int(number): rows[rows[:, POOL] == number] for number in dict.fromkeys(rows[:, POOL].tolist())}
+    # The newest first: of the pools that the cluster does not have, some may be gone, and some invented.
+    of_row = np.minimum(rows[:, POOL], 2.0**53).astype(np.int64)
+    found: list[int] = list(dict.fromkeys(of_row[::-1].tolist()))
+    strange = [number for number in found if number not in numbers][:MOST_STRANGE]
+    own = {number: rows[of_row == number] for number in found if number in numbers or number in strange}
     records = {
         number: prior
         for number, prior in _priors(profile, numbers, present).items()
