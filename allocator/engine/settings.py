@@ -50,12 +50,12 @@ class AllocatorSettings(BaseSettings):
     """The ConfigMap whose key `queues.yaml` defines the queues. Without it there is one queue."""
 
     pool_label: PoolLabel = POOL_LABEL
-    """The node label whose value is the node's pool: the goodput policies keep a job within one. The default is set by
-    NVIDIA's GPU feature discovery; nodes without it form a pool named ""."""
+    """The node label whose value is the node's pool: the goodput policies choose one for each job. The default is set
+    by NVIDIA's GPU feature discovery; nodes without it form a pool named ""."""
 
     pool_speed: PoolSpeed = {}
-    """The assumed relative speed of each pool, as JSON: {"NVIDIA-A100-SXM4-40GB": 2, "Tesla-T4": 0.5}. Others
-    have 1. Only the ratios matter, and only for where a job starts."""
+    """The assumed relative speed of each pool, as JSON: {"NVIDIA-A100-SXM4-40GB": 2, "Tesla-T4": 0.5}. Others have 1.
+    Only the ratios matter, and only for applications that have not run in both of two pools."""
 
     topology: TopologyText = ""
     """The levels of the topology, the widest first: "block=cloud.google.com/gce-topology-block,rack". A name without a
