@@ -1,11 +1,13 @@
 """Quality and speed of the policies against published figures, as text and JSON; non-zero if one exceeds its limit.
 
     python -m benchmarks.policies --data ../shared/data/pollux [--out out/policies] [--laws 2000] [--full]
+    python -m benchmarks.policies --data ../shared/data --only sia
     python -m benchmarks.policies --only streams [--streams 20] [--policy fair]
 
 Quality replays the four workloads; `--full` adds other restart costs, noise, interference, and half and double load.
+Sia replays the workloads of Sia's artifact on its cluster of three pools (`--data` then has the folder `sia`).
 Speed is CPU time of one call on one core. Laws counts the snapshots on which each policy was checked, and violations.
-Streams plays random streams of jobs in three queues at three loads and checks the aims. Only quality needs the data.
+Streams plays random streams of jobs in three queues at three loads and checks the aims. Only quality and sia need data.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.simulator.memory import Memory, poisoned
 from diflow.allocator.simulator.metrics import Metrics, metrics
-from diflow.allocator.simulator.replay import Scenario, replay
+from diflow.allocator.simulator.replay import Pool, Scenario, replay
 from diflow.allocator.simulator.streams import Kind, Offers
-from diflow.allocator.simulator.truth import load, read_workload
+from diflow.allocator.simulator.truth import load, load_pools, read_workload
 
 POLLUX = {"1": 2089.0, "2": 3323.0, "3": 2188.0, "4": 2721.0}
 """Mean completion time of Pollux's published runs, s."""
@@ -37,7 +39,25 @@ POLLUX_P99 = {"1": 39105.0, "2": 43324.0, "3": 14570.0, "4": 51976.0}
 """99th percentile of the completion times of these runs, s; over all eight published workloads 46,882 s."""
 OPTIMUS = {"1": 4087.0, "2": 6914.0, "3": 3944.0, "4": 5968.0}
 """Mean completion time of the artifact's runs of Optimus, s."""
-PARTS = ("quality", "speed", "laws", "streams")
+SIA = {"philly": ("philly-1", "philly-2", "philly-3"), "newtrace": ("newtrace-1", "newtrace-2")}
+SIA_PUBLISHED = {"philly": (0.6, 9.5), "newtrace": (0.7, 4.6)}
+"""Mean completion time and its 99th percentile of Sia's published runs, h."""
+SIA_CLUSTER = Scenario(
+    pools=(Pool("t4", 6, 4), Pool("rtx", 3, 8), Pool("a100", 2, 8)),
+    profiled=True,
+    report_progress=False,
+    restart_by_application={
+        "ncf": 15.0,
+        "deepspeech2": 25.0,
+        "cifar10": 50.0,
+        "yolov3": 80.0,
+        "bert": 120.0,
+        "imagenet": 250.0,
+    },
+)
+SIA_LOCAL = {("rtx", "deepspeech2"): 57}
+"""The largest batch of a replica, where that is less than what was measured."""
+PARTS = ("quality", "sia", "speed", "laws", "streams")
 RANGES = Path(__file__).with_name("policies_ranges.json")
 CALLS = {40: 60, 500: 20, 10_000: 5}
 VARIANTS: tuple[tuple[str, Callable[[Scenario], Scenario]], ...] = (
@@ -77,11 +97,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--priorities", type=int, default=1, help="how many priorities the streams' jobs have")
     given = parser.parse_args(arguments)
     parts = given.only or [part for part in PARTS if part != "speed" or not given.skip_speed]
-    if "quality" in parts and given.data is None:
+    if {"quality", "sia"} & set(parts) and given.data is None:
         parser.error("--data is needed: the folder with traces/ and workloads/ (or --only streams, which needs none)")
+    if "sia" in parts and not (given.data / "sia").is_dir():
+        if given.only:
+            parser.error(f"--only sia needs the folder {given.data / 'sia'}")
+        parts.remove("sia")
     ranges = json.loads(RANGES.read_text())
     behind: list[str] = []
     result: dict[str, Any] = {}
+    if "sia" in parts:
+        result["sia"] = pools(given.data / "sia", ranges["sia"], behind)
     if "quality" in parts:
         if (given.data / "pollux").is_dir():
             given.data /= "pollux"
@@ -139,6 +165,32 @@ def quality(data: Path, limits: dict[str, Any], behind: list[str]) -> dict[str, 
     if ratio > limits["mean_over_pollux"]:
         behind.append(f"mean of the ratios to Pollux {ratio:.3f} is above {limits['mean_over_pollux']}")
     return {"workloads": {k: v.as_dict() for k, v in rows.items()}, "pollux": POLLUX, "mean_ratio": ratio}
+
+
+def pools(data: Path, limits: dict[str, Any], behind: list[str]) -> dict[str, Any]:
+    """The workloads of Sia's artifact on its cluster of three types of GPU, no progress reported."""
+    apps = load_pools(data / "traces", [pool.name for pool in SIA_CLUSTER.pools], SIA_LOCAL)
+    out: dict[str, Any] = {}
+    _say("workload     mean h   p99 h  restarts  GPU h a job  call p95 ms")
+    for kind, names in SIA.items():
+        rows = {}
+        for name in names:
+            row = rows[name] = metrics(
+                replay(read_workload(data / f"workloads/{name}.csv"), apps, load_policy("goodput"), SIA_CLUSTER)
+            )
+            _say(
+                f"{name:10} {row.mean / 3600:8.3f} {row.p99 / 3600:7.2f} {row.restarts:9.2f} "
+                f"{row.gpu_hours / row.jobs:12.2f} {row.decision_cpu_ms:12.1f}"
+            )
+            if row.p99 / 3600 > limits["p99"][name]:
+                behind.append(f"{name}: p99 {row.p99 / 3600:.2f} h is above {limits['p99'][name]}")
+        mean = float(np.mean([row.mean for row in rows.values()])) / 3600
+        published, tail = SIA_PUBLISHED[kind]
+        _say(f"{kind}: mean {mean:.3f} h; Sia as published {published} h, p99 {tail} h")
+        if mean > limits["mean"][kind]:
+            behind.append(f"{kind}: mean {mean:.3f} h is above {limits['mean'][kind]}")
+        out[kind] = {"workloads": {name: row.as_dict() for name, row in rows.items()}, "mean_hours": mean}
+    return out
 
 
 def remembered(data: Path, limits: dict[str, Any], behind: list[str]) -> dict[str, Any]:
@@ -223,9 +275,9 @@ def speed(ranges: dict[str, Any], behind: list[str]) -> list[dict[str, Any]]:
     _say("\npolicy            jobs  nodes   first ms   p50 ms   p95 ms   limit   growth  references  of ms")
     for name, limits in ranges["speed_p95_references"].items():
         before = 0.0
-        plain, _, memory = name.partition(", ")
+        plain, _, more = name.partition(", ")
         for jobs, nodes, limit in SIZES:
-            row = measure(plain, jobs, nodes, limit, CALLS[jobs], with_memory=bool(memory))
+            row = measure(plain, jobs, nodes, limit, CALLS[jobs], more=more)
             growth = f"{row.p95_ms / before:8.1f}" if before else "       -"
             before = row.p95_ms
             mark = " " if row.p95_ms <= limit else "*"

@@ -7,7 +7,7 @@ and leave the rest alone. They are made directly as arrays, from a seed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,10 +16,13 @@ import numpy as np
 from diflow.allocator.model.arrays import FloatArray, frozen
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.profile import POOL, Profile
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
+from diflow.names import pool_number
 
+_POOLS = {"a": 4.0, "b": 2.0, "c": 1.0}
+"""Names and speeds."""
 _SHAPES = ((1.0, 1.0), (1.0, 2.0), (1.0, 4.0), (2.0, 8.0), (4.0, 16.0))
 SIZES = ((40, 16, 25.0), (500, 512, 100.0), (10_000, 2_000, 1_000.0))
 """Jobs, nodes of 4 GPUs, and the limit of the 95th percentile in ms."""
@@ -169,10 +172,31 @@ def inheriting(snapshot: Snapshot, applications: int = 40) -> Snapshot:
     return replace(snapshot, job_profile=profiles)
 
 
-def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int, *, with_memory: bool = False) -> Speed:
-    """Time of a call on this machine: the first one with empty caches, then `calls` as in a running allocator."""
+def pooled(snapshot: Snapshot) -> Snapshot:
+    """The cluster with three pools of nodes. Each job has reported from one of them, and no job has fitted a model."""
+    numbers = [pool_number(name) for name in _POOLS]
+    profiles: list[Profile | None] = []
+    for j, profile in enumerate(snapshot.job_profile):
+        if profile is None:
+            profiles.append(None)
+            continue
+        rows = profile.observations.copy()
+        rows[:, POOL] = numbers[j % len(numbers)]
+        profiles.append(replace(profile, observations=rows, parameters=None))
+    return replace(
+        snapshot,
+        node_pool=np.arange(snapshot.nodes) % len(_POOLS),
+        pool_names=tuple(_POOLS),
+        pool_speed=np.array(list(_POOLS.values())),
+        job_profile=tuple(profiles),
+    )
+
+
+def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int, *, more: str = "") -> Speed:
+    """Time of a call on this machine: the first one with empty caches, then `calls` as in a running allocator. `more`:
+    what the cluster has, "memory" or "pools"."""
     policy: Policy = load_policy(name)
-    snapshot = inheriting(cluster(jobs, nodes)) if with_memory else cluster(jobs, nodes)
+    snapshot = _WITH[more](cluster(jobs, nodes))
     # Warm up the interpreter and numpy.
     policy.optimize(cluster(8, 4, seed=1))
     first = _time(partial(policy.optimize, snapshot))
@@ -184,7 +208,7 @@ def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int, *, wi
     table: FloatArray = np.array(times)
     beside: FloatArray = np.array(references)
     return Speed(
-        policy=f"{name}, memory" if with_memory else name,
+        policy=f"{name}, {more}" if more else name,
         jobs=jobs,
         nodes=nodes,
         first_ms=first,
@@ -194,6 +218,13 @@ def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int, *, wi
         reference_ms=float(np.median(beside)),
         references=float(np.percentile(2.0 * table / (beside[1:] + beside[:-1]), 95)),
     )
+
+
+_WITH: Mapping[str, Callable[[Snapshot], Snapshot]] = {
+    "": lambda snapshot: snapshot,
+    "memory": inheriting,
+    "pools": pooled,
+}
 
 
 def reference() -> int:

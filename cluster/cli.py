@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> str:  # noqa: PLR0911 - one return for 
                 options.name, options.count, Size(options.cpu, options.memory, options.gpus), progress
             )
         case "second-node":
-            return commands.second_node(options.name, progress)
+            return commands.second_node(options.name, progress, disk_mib=options.disk_mib)
         case _:
             return commands.argo_install(Path(options.kubeconfig), options.version, options.timeout, progress)
 
@@ -109,7 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     fake.add_argument("--cpu", default="32")
     fake.add_argument("--memory", default="256Gi")
     fake.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu on each (default: 0)")
-    _named(sub.add_parser("second-node", help="give a cluster a second real node, with the same processors"))
+    second = _named(sub.add_parser("second-node", help="give a cluster a second real node, with the same processors"))
+    second.add_argument(
+        "--disk-mib", type=int, default=0, help="a disk of its own for the volumes of its pods, in memory, of this size"
+    )
     install = sub.add_parser("argo-install", help=f"install Argo into namespace {argo.NAMESPACE} of any cluster")
     install.add_argument("--kubeconfig", required=True)
     install.add_argument("--version", choices=ARGO_VERSIONS, default=DEFAULT_ARGO)

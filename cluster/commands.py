@@ -190,13 +190,16 @@ def fake_nodes(name: str, count: int, size: fakenodes.Size, progress: Progress) 
     return ""
 
 
-def second_node(name: str, progress: Progress) -> str:
+def second_node(name: str, progress: Progress, *, disk_mib: int = 0) -> str:
     """A second real node with the images of the first one but those that were loaded from files. Prints its name."""
     lifecycle.require_root()
+    if disk_mib and not secondnode.LEAST_DISK_MIB <= disk_mib <= secondnode.MOST_DISK_MIB:
+        raise UsageError(f"--disk-mib {disk_mib}: give {secondnode.LEAST_DISK_MIB} to {secondnode.MOST_DISK_MIB}")
     plan = lifecycle.load(name)
     versions = [] if plan.argo == "none" else [plan.argo]
     with lifecycle.held(name):
-        secondnode.add(plan, lifecycle.kubectl(plan), _seed(plan.argo, versions, progress), progress)
+        seed = _seed(plan.argo, versions, progress)
+        secondnode.add(plan, lifecycle.kubectl(plan), seed, progress, disk_mib=disk_mib)
         load.load(plan, _small_images(versions, progress) + _diflow_images(progress), progress)
     return plan.second_node
 

@@ -200,11 +200,20 @@ def _second_containerd(plan: Plan) -> Component:
 
 
 def _second_kubelet(plan: Plan) -> Component:
+    folder = f"{plan.root}/kubelet-2"
+    # A disk of its own is mounted before the kubelet looks at the folder: the file says how large it is, if it has one.
+    mount = 'mkdir -p "$1" && mount -t tmpfs -o size="$mib"m disk "$1"'
+    disk = f'mib=$(cat "$0"); [ -z "$mib" ] || mountpoint -q "$1" || {{ {mount}; }}'
     command = (
+        "sh",
+        "-c",
+        f'{disk}; shift; exec "$@"',
+        f"{plan.paths.wanted}/kubelet-2",
+        folder,
         plan.programs["kubelet"],
         f"--config={plan.paths.config}/kubelet-2.json",
         f"--kubeconfig={plan.paths.config}/kubelet-2.kubeconfig",
-        f"--root-dir={plan.root}/kubelet-2",
+        f"--root-dir={folder}",
         f"--hostname-override={plan.second_node}",
         f"--node-ip={plan.addresses.node_ip}",
     )

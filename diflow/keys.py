@@ -34,6 +34,7 @@ DIJOB: Final = "diflow/dijob"  # the DIJob as submitted, JSON
 VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
 PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that text (allocator)
+POOL: Final = "diflow/node-pool"  # the pool of its nodes, on a cluster with several (allocator)
 EXCLUDED: Final = "diflow/excluded-nodes"  # JSON: the nodes that are left out for this job (allocator)
 CORDONED: Final = "diflow/cordoned"  # of a node, JSON {since, why}: why diflow has cordoned it (allocator)
 NODE_CHECK: Final = "diflow/node-check"  # JSON: the results of the node check of the current round (server)

@@ -8,12 +8,17 @@ Argo DAG task's name, which may not begin with a digit.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from diflow import keys
 from diflow.bounds import MOST_APPLICATION_NAME
 from diflow.errors import InvalidError
 
+UNKNOWN_POOL: Final = 0
+"""Instead of the number of a pool: the one in which the job runs now."""
+_LARGEST_POOL_NUMBER: Final = 10**9
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?")
 TASK_PATTERN: Final = r"[a-z]([-a-z0-9]*[a-z0-9])?"
@@ -51,6 +56,16 @@ def nodes_variable(task: str) -> str:
 def audience(namespace: str, job: str) -> str:
     """The audience of the tokens of a job's pods: the REST API, for this job only."""
     return f"{keys.IDENTITY_AUDIENCE}/{namespace}/{job}"
+
+
+@lru_cache(maxsize=1024)
+def pool_number(name: str) -> int:
+    """The number of the pool of nodes of this name, from 1 to 10^9, by which the rows of a report name it.
+
+    It follows from the name alone: a report is read long after the pools of the cluster have changed, and an index
+    would then mean another pool.
+    """
+    return 1 + int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) % _LARGEST_POOL_NUMBER
 
 
 def is_application(name: object) -> bool:

@@ -25,7 +25,7 @@ from diflow.allocator.engine import reports
 from diflow.allocator.engine.priors import prior_of
 from diflow.allocator.engine.records import JobRead, NodeRead, application_of
 from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import NODES, REPLICAS, Profile, clean, gradient_noise
+from diflow.allocator.model.profile import NODES, POOL, REPLICAS, Profile, clean, gradient_noise
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.memory import miss, work_of
 from diflow.bounds import MOST_APPLICATIONS_BYTES
@@ -35,6 +35,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json, Reflector
+from diflow.names import UNKNOWN_POOL, pool_number
 from diflow.state import applications, chain, untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.applications import BINS, LEAST_NOISE, MOST_NOISE, Application, Batches, Lesson
@@ -105,7 +106,7 @@ class Applications:
             **options,
         )
         self._priors: dict[str, tuple[object, dict[str, dict[str, Prior]], float]] = {}
-        self._inherited: dict[str, tuple[Profile | None, Prior, Profile]] = {}
+        self._inherited: dict[str, tuple[Profile | None, Prior, dict[str, Prior], Profile]] = {}
         self._done: dict[str, frozenset[str]] = {}
         self._noticed: dict[str, _Noticed] = {}
         self._pools: tuple[object, Mapping[str, str]] = (None, {})
@@ -117,17 +118,22 @@ class Applications:
 
     def profile(self, read: JobRead, profile: Profile | None) -> Profile | None:
         """The profile of a job with what is known of its application; the same object while neither has changed."""
-        prior = self._prior(read) if read.application else None
-        if prior is None:
+        of_pools = self._of_pools(read) if read.application else None
+        if not of_pools:
             return profile
+        # Of another type of GPU the shape of the curve is still a better guess than none; the last one is the newest.
+        pool = self._pool(read.allocation)
+        prior = of_pools.get(pool) or next(reversed(of_pools.values()))
         known = self._inherited.get(read.key)
-        if known is None or known[0] is not profile or known[1] is not prior:
+        if known is None or known[0] is not profile or known[1] is not prior or known[2] is not of_pools:
             if len(self._inherited) > 2 * MOST_NOTICED:
                 self._inherited.clear()
-            known = self._inherited[read.key] = profile, prior, replace(profile or Profile(), prior=prior)
-        return known[2]
+            made = replace(profile or Profile(), prior=prior, **_in_pools(of_pools, pool))
+            known = self._inherited[read.key] = profile, prior, of_pools, made
+        return known[3]
 
-    def _prior(self, read: JobRead) -> Prior | None:
+    def _of_pools(self, read: JobRead) -> dict[str, Prior] | None:
+        """What is known of the job's application, by pool."""
         namespace = read.identity.namespace
         item = self.config_maps.items().get((namespace, keys.APPLICATIONS))
         if item is None:
@@ -139,27 +145,36 @@ class Applications:
             for (name, pool), record in applications.parse(item["text"]).items():
                 found.setdefault(name, {})[pool] = prior_of(record)
             kept = self._priors[namespace] = item, found, now
-        of_pools = kept[1].get(read.application)
-        if not of_pools:
-            return None
-        # Of another type of GPU the shape of the curve is still a better guess than none; the last one is the newest.
-        return of_pools.get(self._pool(read.allocation)) or next(reversed(of_pools.values()))
+        return kept[1].get(read.application)
 
     @staticmethod
     def _least_age(read: JobRead, known: Mapping[str, object]) -> float:
         """How old the priors of a namespace must be, in seconds, before a change of its memory is read for this job."""
         return REFRESH_SECONDS if read.application in known else PASS_SECONDS
 
+    def mark(self, allocation: Allocation) -> Mapping[str, str | None]:
+        """The annotation with the pool of the nodes of this allocation, without a value if they are of several; nothing
+        on a cluster with one pool."""
+        of_node = self._by_node()
+        if len(set(of_node.values())) < 2:
+            return {}
+        there = {of_node.get(name, "") for names in allocation.nodes.values() for name in names if name}
+        return {keys.POOL: there.pop() if len(there) == 1 else None}
+
     def _pool(self, allocation: Allocation | None) -> str:
         """The pool of the nodes of this allocation; "" if it has none."""
         places = allocation.nodes if allocation is not None else {}
         first = next((name for names in places.values() for name in names if name), "")
+        return self._by_node().get(first, "")
+
+    def _by_node(self) -> Mapping[str, str]:
+        """The pool of each node."""
         items = self._nodes.items()
         if items is not self._pools[0]:
             reads: list[NodeRead] = [item["read"] for item in items.values()]
             names = {node.name: untrusted.string(node.labels.get(self._pool_label), most=63) for node in reads}
             self._pools = items, names
-        return self._pools[1].get(first, "")
+        return self._pools[1]
 
     # -- writing --
 
@@ -268,9 +283,7 @@ class Applications:
             used += 1
             self._served[namespace] = self._clock()
             done |= {uid}
-            lesson = self._ended_job(namespace, name, uid, known)
-            if lesson is not None:
-                key, made, at = lesson
+            for key, made, at in self._ended_job(namespace, name, uid, known):
                 known[key] = applications.learned(_record(known, key), made, now_seconds=at)
         if is_due:
             self._glimpsed[namespace] = self._clock()
@@ -285,37 +298,61 @@ class Applications:
 
     def _ended_job(
         self, namespace: str, name: str, uid: str, known: Names
-    ) -> tuple[tuple[str, str], Lesson, float] | None:
-        """(application and pool, what the job has shown, its end) of an ended job; None if it has shown nothing."""
+    ) -> list[tuple[tuple[str, str], Lesson, float]]:
+        """(application and pool, what the job has shown there, its end) of an ended job, for each pool in which it ran;
+        nothing if it has shown nothing."""
         workflow = self._cluster.find(WORKFLOW, name, namespace=namespace)
         if workflow is None or untrusted.sub(workflow, "metadata").get("uid") != uid or chain.continued_in(workflow):
-            return None
+            return []
         try:
             state = JobState.parse(workflow)
             if not (state.is_job and state.is_gang and state.is_preemptible):
-                return None
+                return []
             status = derive(workflow)
             profile = reports.profile(state.profilings)
             application = application_of(workflow, read_annotation(state.dijob))
             if profile is None or not status.ended:
-                return None
+                return []
             ended = untrusted.seconds(status.completion_timestamp)
             began = state.allocation.first if state.allocation is not None else 0.0
-            key = application, self._pool(state.allocation)
-            lesson = self._lesson(uid, profile, known.get(key))
+            pool = self._pool(state.allocation)
+            here, *others = self._by_pool(profile, pool)
+            key = application, pool
+            lesson = self._lesson(uid, here[1], known.get(key))
             if status.phase == "Succeeded" and 0 < began < ended:
                 lesson = replace(lesson, work=work_of(profile, seconds=ended - began))
-            return key, lesson, ended
+            out = [(key, lesson, ended)]
+            for other, part in others:
+                key = application, other
+                # Its times alone: all else was seen in the last pool.
+                out.append((key, _times_of(self._lesson(uid, part, known.get(key))), ended))
+            return out
         except Exception as error:  # the Workflow's text is the user's
             log.debug("nothing was learned", object=f"{namespace}/{name}", why=type(error).__name__)
-            return None
+            return []
+
+    def _by_pool(self, profile: Profile, pool: str) -> list[tuple[str, Profile]]:
+        """What a job whose nodes are in `pool` has reported there, and in each other pool of the cluster."""
+        rows = clean(profile.observations)
+        numbers = rows[:, POOL] if len(rows) else np.zeros(0)
+        here = (numbers == pool_number(pool)) | (numbers == UNKNOWN_POOL)
+        names = sorted(set(self._by_node().values()) - {pool})
+        if len(names) == 0:  # the numbers are those of pools that are gone, or of a user
+            return [(pool, profile)]
+        parts = [(name, rows[numbers == pool_number(name)]) for name in names]
+        return [
+            (pool, replace(profile, observations=rows[here])),
+            *((name, replace(profile, observations=part)) for name, part in parts if len(part)),
+        ]
 
     def _glimpse(self, read: JobRead, known: dict[tuple[str, str], Application]) -> None:
         profile = reports.profile(read.profilings) if read.profilings not in ("", "{}") else None
         if profile is not None:
-            key = read.application, self._pool(read.allocation)
-            lesson = self._lesson(read.identity.uid, profile, None)
-            known[key] = applications.glimpsed(_record(known, key), lesson, now_seconds=self._wall())
+            for at, (pool, part) in enumerate(self._by_pool(profile, self._pool(read.allocation))):
+                key = read.application, pool
+                lesson = self._lesson(read.identity.uid, part, None)
+                lesson = _times_of(lesson) if at else lesson
+                known[key] = applications.glimpsed(_record(known, key), lesson, now_seconds=self._wall())
 
     def _lesson(self, uid: str, profile: Profile, record: Application | None) -> Lesson:
         rows, seen = clean(profile.observations), self._noticed.get(uid)
@@ -373,6 +410,26 @@ class Applications:
 
 def _record(known: Names, key: tuple[str, str]) -> Application:
     return known.get(key) or Application(key[0], key[1])
+
+
+def _times_of(lesson: Lesson) -> Lesson:
+    """The lesson without what was not measured in its pool."""
+    return replace(lesson, noise=None, restart_seconds=None)
+
+
+def _in_pools(of_pools: Mapping[str, Prior], pool: str) -> dict[str, Any]:
+    """What a profile says of several pools: the records of the application, and the largest batch of a replica in those
+    where the job is not."""
+    if len(of_pools) < 2 and pool in of_pools:
+        return {}
+    return {
+        "priors": {pool_number(name): prior for name, prior in of_pools.items()},
+        "local_batches": {
+            pool_number(name): prior.max_local_batch
+            for name, prior in of_pools.items()
+            if name != pool and prior.max_local_batch > 1
+        },
+    }
 
 
 def _noise(profile: Profile) -> dict[int, float]:

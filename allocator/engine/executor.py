@@ -29,6 +29,7 @@ from diflow.kube.kinds import EVENT, LEASE, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json
 from diflow.state import chain
+from diflow.state.allocation import Allocation
 from diflow.workflows.successor import successor
 
 COMPONENT = "diflow-allocator"
@@ -59,6 +60,7 @@ class Executor:
         on_response: Callable[[Kind, Json], None],
         progress: Callable[[], None] = lambda: None,
         sign: Callable[[str, str], str] = lambda _uid, _text: "",
+        mark: Callable[[Allocation], Mapping[str, str | None]] = lambda _allocation: {},
         workers: int = 16,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -66,7 +68,7 @@ class Executor:
         self._cluster = cluster.without_retries()
         self._elector = elector
         self._on_response, self._progress = on_response, progress
-        self._sign = sign
+        self._sign, self._mark = sign, mark
         self._clock, self._wall = clock, wall
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
         self._backoff_until: dict[str, float] = {}
@@ -246,13 +248,20 @@ class Executor:
         )
 
     def _with_proof(self, body: Json, uid: str) -> Json:
-        """The body with the proof of its allocation, if it has one."""
+        """The body with the proof of its allocation and the pool of its nodes, if it has one."""
         annotations = (body.get("metadata") or {}).get("annotations") or {}
         if keys.ALLOCATION not in annotations:
             return body
         text = annotations[keys.ALLOCATION]
         proof = self._sign(uid, text) or None if text else None
-        return {**body, "metadata": {**body["metadata"], "annotations": {**annotations, keys.PROOF: proof}}}
+        annotations = {**annotations, **self._marks(annotations), keys.PROOF: proof}
+        return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
+
+    def _marks(self, annotations: Mapping[str, Any]) -> Mapping[str, str | None]:
+        """What else these annotations say of their allocation: the pool of its nodes, which the server writes into the
+        reports of this round. Nothing on a cluster with one pool."""
+        at = Allocation.parse(annotations.get(keys.ALLOCATION) or "")
+        return self._mark(at) if at is not None and at.is_placed else {}
 
     def _begin_part(self, write: Write, part: NextPart, epoch: str) -> Json:
         """Create the next Workflow of a job from the current one. Returns an existing one if it continues this one.
@@ -264,7 +273,8 @@ class Executor:
         now = read_workflow(workflow)
         if now.identity.uid != target.uid or now.has_ended or now.is_stopping or now.continued_in or now.problem:
             raise ConflictError(f"{target.key} has changed meanwhile")
-        annotations = {**part.annotations, keys.EPOCH: epoch}
+        marks = {name: value for name, value in self._marks(part.annotations).items() if value is not None}
+        annotations = {**part.annotations, **marks, keys.EPOCH: epoch}
         for name in part.names:
             body = successor(workflow, name=name, parameters=part.parameters, annotations=annotations)
             try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -85,7 +85,7 @@ class HealthWatch:
         self._has_jobs = False
         self.counts: Mapping[str, int] = {}
         self.restarts = 0
-        self.slow_nodes: Mapping[str, tuple[str, ...]] = {}
+        self.slow_nodes: Mapping[str, tuple[tuple[str, str], ...]] = {}
 
     def due(self) -> float:
         """When the next look is due, on the clock."""
@@ -251,18 +251,13 @@ class HealthWatch:
 
     def _say_slow_nodes(self, found: Sequence[tuple[Job, _Track]]) -> None:
         """Find the nodes on which several jobs are slow. The Event of a node does not name the jobs."""
-        nodes = {
-            job.title: [
-                member.pod.host
-                for rank in track.verdict.slow
-                if (member := track.members[rank]).pod is not None and member.pod.host
-            ]
-            for job, track in found
-        }
-        slow = slow_nodes(nodes)
+        slow = slow_nodes(
+            {_names(job): _hosts(track.members, track.verdict.slow) for job, track in found},
+            {_names(job): _hosts(track.members, track.samples.compared()) for job, track in found},
+        )
         for node in slow.keys() - self.slow_nodes.keys():
             text = f"node {node} is slow: {len(slow[node])} jobs have a replica there that is slower than its others"
-            log.warning("a node is slow", node=node, jobs=list(slow[node])[:20])
+            log.warning("a node is slow", node=node, jobs=["/".join(job) for job in slow[node][:20]])
             self._executor.record_own_event(
                 Note("SlowNode", text, is_warning=True), salt=f"{node} {self._wall() // 3600}"
             )
@@ -281,6 +276,17 @@ def deadlines(health: Health) -> Deadlines:
 def _is_judged(job: Job) -> bool:
     read = job.read
     return read.health is not None and not (job.is_over or read.is_suspended or read.awaits_admission)
+
+
+def _names(job: Job) -> tuple[str, str]:
+    """Its namespace and its name, whichever Workflow it is in."""
+    namespace, _, name = job.title.partition("/")
+    return namespace, name
+
+
+def _hosts(members: Sequence[_Rank], ranks: Iterable[int]) -> list[str]:
+    pods = (members[rank].pod for rank in ranks)
+    return [pod.host for pod in pods if pod is not None and pod.host]
 
 
 def _members(job: Job) -> list[_Rank]:

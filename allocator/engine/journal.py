@@ -30,6 +30,8 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 """Size of one file. An entry of 1,000 jobs on 200 nodes has about 250 KiB: a file holds about 250 of them."""
 _BLOCK: Final = 65536
 _FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
+_NOT_PLAIN: Final = frozenset({"prior", "priors", "local_batches", "restart_seconds"})
+"""Fields of a profile that are written only if they are set."""
 _LATER: Final = frozenset({"level_names", "domain_names", "node_domain", "job_required", "role_unit"})
 """Fields with a default, which older journals lack."""
 
@@ -235,18 +237,36 @@ def _plain(value: Any) -> Any:
 
 
 def _profile_plain(profile: Profile) -> dict[str, Any]:
-    """A profile; without a prior as before there were any."""
-    plain = {f.name: _plain(getattr(profile, f.name)) for f in fields(Profile) if f.name != "prior"}
+    """A profile; without what it lacks as before there was any."""
+    plain = {f.name: _plain(getattr(profile, f.name)) for f in fields(Profile) if f.name not in _NOT_PLAIN}
     if profile.prior is not None:
-        plain["prior"] = {f.name: _plain(getattr(profile.prior, f.name)) for f in fields(Prior)}
+        plain["prior"] = _prior_plain(profile.prior)
+    if profile.priors:
+        plain["priors"] = {str(pool): _prior_plain(prior) for pool, prior in profile.priors.items()}
+    if profile.local_batches:
+        plain["local_batches"] = {str(pool): most for pool, most in profile.local_batches.items()}
+    if profile.restart_seconds is not None:
+        plain["restart_seconds"] = profile.restart_seconds
     return plain
 
 
+def _prior_plain(prior: Prior) -> dict[str, Any]:
+    return {f.name: _plain(getattr(prior, f.name)) for f in fields(Prior)}
+
+
+def _prior(data: dict[str, Any]) -> Prior:
+    return Prior(**{name: _array(value) for name, value in data.items()})
+
+
 def _profile(data: dict[str, Any]) -> Profile:
-    prior = data.pop("prior", None)
+    prior, priors, local = (data.pop(name, None) for name in ("prior", "priors", "local_batches"))
     values = {name: _array(value) for name, value in data.items()}
     if prior is not None:
-        values["prior"] = Prior(**{name: _array(value) for name, value in prior.items()})
+        values["prior"] = _prior(prior)
+    if priors is not None:
+        values["priors"] = {int(pool): _prior(one) for pool, one in priors.items()}
+    if local is not None:
+        values["local_batches"] = {int(pool): most for pool, most in local.items()}
     return Profile(**values)
 
 

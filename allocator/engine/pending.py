@@ -1,8 +1,11 @@
 """Pods that have a node and do not start: an image that cannot be pulled, a volume that is not mounted.
 
-After the job's `pendingSeconds`, a job that may shrink goes on with the replicas that have started, and another one
+After `limit` seconds, a job that may shrink goes on with the replicas that have started, and another one
 gives its places back and waits for others. The nodes are left out for this job for a while, else the next plan would
 be the same. Nothing of this uses backoffLimit.
+
+A job whose image does not exist starts nowhere, and each try may take the capacity of others. So the second try is at
+once, and from then on the job waits twice as long before each further one.
 """
 
 from __future__ import annotations
@@ -15,30 +18,41 @@ from diflow.allocator.engine import patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.reconcile import REJECTED, Job, decision, next_round, place_again, timestamp
-from diflow.allocator.engine.records import PodRead
+from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.durations import span
 from diflow.figures import counted, named
+from diflow.state import untrusted
 from diflow.state.allocation import Allocation
-from diflow.state.exclusions import Exclusions
+from diflow.state.exclusions import MOST_EXCLUDED, Exclusion, Exclusions
 
 SOURCE: Final = "pending"
 _MOST_NAMED: Final = 4
+_PAUSE_SECONDS: Final = (60.0, 1800.0)
+"""Before the third try, and the longest pause, as for places that no pod uses (promises.py)."""
 
 
-def pending_left(job: Job, capacity: FreeCapacity) -> float:
+def limit(read: JobRead, usual: float) -> float | None:
+    """How many seconds a bound pod of the job may be pending; None without a limit. `usual`: for jobs that do not say
+    it, 0 for none. Only preemptible jobs may be stopped or resized without having asked for it."""
+    if read.pending_seconds is not None:
+        return read.pending_seconds
+    return usual if usual and read.is_preemptible else None
+
+
+def pending_left(job: Job, capacity: FreeCapacity, *, usual: float) -> float:
     """Seconds until the next pod of the job has been pending for too long; infinite if there is none."""
-    limit = job.read.pending_seconds
-    if limit is None or not _is_running(job):
+    most = limit(job.read, usual)
+    if most is None or not _is_running(job):
         return math.inf
     ages = [capacity.age(pod.pending_since) for pod in job.pods if _is_pending(job, pod, capacity)]
-    return min((max(1.0, limit - age) for age in ages), default=math.inf)
+    return min((max(1.0, most - age) for age in ages), default=math.inf)
 
 
-def not_started(job: Job, capacity: FreeCapacity, *, now: float) -> list[Write]:
+def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -> list[Write]:
     """Go on without the pods that have been pending for too long, or give the places of the job back."""
-    read, limit = job.read, job.read.pending_seconds
+    read, most = job.read, limit(job.read, usual)
     at = read.allocation
-    if limit is None or not _is_running(job) or at is None or at.round != read.current or not at.is_placed:
+    if most is None or not _is_running(job) or at is None or at.round != read.current or not at.is_placed:
         return []
     latest = job.latest_restart()
     pods = [pod for pod in job.current_pods() if pod.place is not None and pod.place.restart == latest]
@@ -47,9 +61,9 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float) -> list[Write]:
     left = [pod for pod in pending if pod.place and at.node(pod.place.task, pod.place.index) != pod.host]
     if left and not read.is_preemptible:
         return _ended(job, left, now)
-    if not any(capacity.age(pod.pending_since) > limit for pod in pending):
+    if not any(capacity.age(pod.pending_since) > most for pod in pending):
         return []
-    which = f"{_names(pending)} did not start within {span(limit)}"
+    which = f"{_names(pending)} did not start within {span(most)}"
     excluded = _excluded(read.excluded, pending, which, now)
     started = {(p.place.task, p.place.index): at.node(p.place.task, p.place.index) for p in pods if p.place and p.began}
     if read.is_preemptible:
@@ -62,7 +76,9 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float) -> list[Write]:
             return [next_round(job, counts, smaller, now=now, excluded=excluded, decision=said, note=note)]
     began = [pod.began for pod in pods if pod.began]
     alone = not read.is_preemptible and any(first < pod.created for first in began for pod in pending)
-    why = f"{which}: {'placed again' if alone else 'it goes back to the queue'}"
+    pause = paused_until(excluded, now) - now
+    later = f", for {span(pause)} at least" if pause > 0 else ""
+    why = f"{which}: {'placed again' if alone else f'it goes back to the queue{later}'}"
     note, said = Note("NotStarted", why, is_warning=True), decision("wait", why, now)
     if alone or read.is_preemptible:
         gone = {(pod.place.task, pod.place.index) for pod in pending if pod.place}
@@ -71,6 +87,30 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float) -> list[Write]:
     # A gang that has never run together waits as a whole.
     nowhere = Allocation(at.round, {}, now, at.first, at.moves)
     return [patches.change_job(read, allocation=nowhere, excluded=excluded, decision=said, note=note)]
+
+
+def paused_until(excluded: Exclusions, now: float) -> float:
+    """Until when a job that did not start gets nothing more, in seconds since 1970; 0 without such a time."""
+    tries = _tries(excluded, now)
+    if tries < 2:
+        return 0.0
+    first, longest = _PAUSE_SECONDS
+    pause = min(longest, first * 2.0 ** min(tries - 2, 16))
+    return max(entry.since for entry in _because_of_it(excluded, now)) + pause
+
+
+def _tries(excluded: Exclusions, now: float) -> int:
+    """How often the job did not start, one time after the other, while nodes were left out for it because of that."""
+    last = (
+        next((a for a in reversed(entry.attempts) if a.startswith(f"{SOURCE}/")), "")
+        for entry in _because_of_it(excluded, now)
+    )
+    return max((untrusted.whole(attempt.partition("/")[2], digits=5) or 0 for attempt in last), default=0)
+
+
+def _because_of_it(excluded: Exclusions, now: float) -> list[Exclusion]:
+    """The nodes that are left out now as pods did not start there; not those of a time to come, which was edited."""
+    return [entry for entry in excluded.active(now) if entry.source == SOURCE and entry.since <= now]
 
 
 def _ended(job: Job, pods: Sequence[PodRead], now: float) -> list[Write]:
@@ -102,10 +142,15 @@ def _smaller(job: Job, started: Mapping[tuple[str, int], str]) -> dict[str, tupl
 
 
 def _excluded(known: Exclusions, pending: Sequence[PodRead], which: str, now: float) -> Exclusions:
-    for node in sorted({pod.host for pod in pending}):
-        if known.is_full(now):
-            break
-        known = known.without(node, reason=which, source=SOURCE, now=now)
+    attempt = f"{SOURCE}/{_tries(known, now) + 1}"
+    for node in sorted({pod.host for pod in pending})[:MOST_EXCLUDED]:
+        if known.is_full(now) and node not in known.at(now):
+            # What failed on its node stays left out.
+            oldest = next((entry for entry in known.entries if entry.source == SOURCE), None)
+            if oldest is None:
+                break
+            known = Exclusions(tuple(entry for entry in known.entries if entry is not oldest))
+        known = known.without(node, reason=which, source=SOURCE, now=now, attempts=[attempt])
     return known
 
 

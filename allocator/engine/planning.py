@@ -16,6 +16,7 @@ from diflow.allocator.engine.access import NamespaceRule, refusal
 from diflow.allocator.engine.free_capacity import FreeCapacity, trouble
 from diflow.allocator.engine.isolation import MOST_CULPRITS, LeftOut, culprit
 from diflow.allocator.engine.patches import Note, Write
+from diflow.allocator.engine.pending import paused_until
 from diflow.allocator.engine.pools import Pools
 from diflow.allocator.engine.reconcile import Job, allocated, decision, next_round
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, Role
@@ -307,9 +308,18 @@ def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeR
 
 
 def _without_excluded(standing: Standing, now: float) -> Standing:
-    """The standing of a job for which nodes are left out; that ends with time alone, without a change of the job."""
-    found = standing.job.read.excluded.at(now)
-    return replace(standing, excluded=found) if found else standing
+    """The standing of a job for which nodes are left out, or which waits because its pods did not start; both end with
+    time alone, without a change of the job."""
+    read = standing.job.read
+    if found := read.excluded.at(now):
+        standing = replace(standing, excluded=found)
+    if now >= paused_until(read.excluded, now):
+        return standing
+    if not (standing.is_placed and read.is_preemptible):
+        return replace(standing, is_barred=True)
+    # It may shrink for others, and does not grow.
+    held = {task: len(places) for task, places in standing.held.items()}
+    return replace(standing, most={**held, **{t: min(n, held.get(t, n)) for t, n in (standing.most or {}).items()}})
 
 
 def _on_nodes(

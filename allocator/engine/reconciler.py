@@ -13,7 +13,7 @@ from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.failing import first_failure
 from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.pending import not_started
+from diflow.allocator.engine.pending import limit, not_started
 from diflow.allocator.engine.reconcile import Job, Pace, end_pods, free_now, reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import AvoidedNodes, UnboundPods
@@ -39,6 +39,7 @@ class Reconciler:
         self._executor, self._view = executor, view
         self._pace = Pace(settings.between_rounds_seconds)
         self._most_memory = settings.most_memory_mib
+        self._pending_seconds = settings.pending_seconds
         self._clock, self._wall = clock, wall
         self._unchanged: dict[str, Job] = {}
         self.unbound = UnboundPods(settings.bind_seconds)
@@ -74,7 +75,7 @@ class Reconciler:
             if executor.is_backing_off(job.key):
                 continue
             try:
-                writes = not_started(job, capacity, now=now) or reconcile(
+                writes = not_started(job, capacity, now=now, usual=self._pending_seconds) or reconcile(
                     job,
                     capacity,
                     now=now,
@@ -109,7 +110,7 @@ class Reconciler:
         # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue or pending too long.
         if job.read.tree.recreated or (job.read.has_policy and first_failure(job.read)):
             return False
-        if job.read.pending_seconds and any(pod.pending_since for pod in job.pods):
+        if limit(job.read, self._pending_seconds) and any(pod.pending_since for pod in job.pods):
             return False
         return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
 

@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from diflow import amounts
 from diflow.allocator.engine.pools import PoolLabel, Pools, PoolSpeed, TopologyText
 from diflow.allocator.model.views import POOL_LABEL
-from diflow.bounds import LONGEST_QUANTITY
+from diflow.bounds import LEAST_PENDING_SECONDS, LONGEST_QUANTITY, MOST_START_SECONDS
 from diflow.environment import from_environment
 
 
@@ -21,6 +21,15 @@ def _memory(text: str) -> str:
 
 
 Memory = Annotated[str, AfterValidator(_memory)]
+
+
+def _pending_seconds(seconds: float) -> float:
+    if seconds and not LEAST_PENDING_SECONDS <= seconds <= MOST_START_SECONDS:
+        raise ValueError(f"must be 0, or {LEAST_PENDING_SECONDS} to {MOST_START_SECONDS}")
+    return seconds
+
+
+PendingSeconds = Annotated[float, AfterValidator(_pending_seconds)]
 
 
 class AllocatorSettings(BaseSettings):
@@ -41,12 +50,12 @@ class AllocatorSettings(BaseSettings):
     """The ConfigMap whose key `queues.yaml` defines the queues. Without it there is one queue."""
 
     pool_label: PoolLabel = POOL_LABEL
-    """The node label whose value is the node's pool: the goodput policies keep a job within one. The default is set by
-    NVIDIA's GPU feature discovery; nodes without it form a pool named ""."""
+    """The node label whose value is the node's pool: the goodput policies choose one for each job. The default is set
+    by NVIDIA's GPU feature discovery; nodes without it form a pool named ""."""
 
     pool_speed: PoolSpeed = {}
-    """The assumed relative speed of each pool, as JSON: {"NVIDIA-A100-SXM4-40GB": 2, "Tesla-T4": 0.5}. Others
-    have 1. Only the ratios matter, and only for where a job starts."""
+    """The assumed relative speed of each pool, as JSON: {"NVIDIA-A100-SXM4-40GB": 2, "Tesla-T4": 0.5}. Others have 1.
+    Only the ratios matter, and only for applications that have not run in both of two pools."""
 
     topology: TopologyText = ""
     """The levels of the topology, the widest first: "block=cloud.google.com/gce-topology-block,rack". A name without a
@@ -87,6 +96,11 @@ class AllocatorSettings(BaseSettings):
     max_memory: Memory = ""
     """The most memory that a replica may get after it ran out of memory, such as 128Gi: a job that needs more fails.
     Empty: what the formula allows, which is 64Gi or what the user asked for."""
+
+    pending_seconds: PendingSeconds = 900.0
+    """A pod of a preemptible job that has had a node for this time and has not started is given up: the job goes on
+    with the others, or elsewhere. For jobs that do not set `pendingSeconds`; 0: they wait. DLRover's masters wait as
+    long. A large image may take longer to pull."""
 
     placement_limit_seconds: float = Field(300.0, gt=0)
     """A gang that waits longer gets an Event of type Warning."""

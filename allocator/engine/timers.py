@@ -85,7 +85,7 @@ class Timers:
         planned_ago = self._planner.planned_ago
         if self._planner.failing_seconds is None and any(-planned_ago < seconds <= 0 for seconds in waiting):
             reasons.append(TOO_LATE)
-        pending = (pending_left(job, capacity) for job in state.jobs.values())
+        pending = (pending_left(job, capacity, usual=self._settings.pending_seconds) for job in state.jobs.values())
         left = min(
             (seconds for seconds in (*silent, *young, *unexplained, *waiting, *pending) if seconds > 0),
             default=math.inf,

@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Job = tuple[str, str]
+"""The namespace and the name of a job."""
+Nodes = Mapping[Job, Sequence[str]]
+"""Nodes of some ranks of each job."""
 
 # As in DLRover's node check, a rank is slow from twice the median of the others.
 SLOW: Final = 2.0
@@ -112,11 +116,25 @@ def slow(rate: Floats) -> Bools:
         return slowness(rate) >= SLOW
 
 
-def slow_nodes(slow_ranks: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def slow_nodes(slow_ranks: Nodes, compared: Nodes) -> dict[str, tuple[Job, ...]]:
     """The nodes on which more than one job has a slow rank, with these jobs. `slow_ranks` has the nodes of the slow
-    ranks of each job."""
-    jobs: dict[str, set[str]] = {}
-    for job, nodes in slow_ranks.items():
-        for node in nodes:
-            jobs.setdefault(node, set()).add(job)
-    return {node: tuple(sorted(names)) for node, names in sorted(jobs.items()) if len(names) > 1}
+    ranks of each job, `compared` those of all ranks that were compared with others.
+
+    Users report what makes a rank slow, so the jobs of one namespace do not suffice where those of others show that
+    the node is not slow.
+    """
+    slow, known = _jobs_of(slow_ranks), _jobs_of(compared)
+    out: dict[str, tuple[Job, ...]] = {}
+    for node, jobs in sorted(slow.items()):
+        is_only_theirs = len({namespace for namespace, _ in jobs | known.get(node, set())}) == 1
+        if len(jobs) > 1 and (is_only_theirs or len({namespace for namespace, _ in jobs}) > 1):
+            out[node] = tuple(sorted(jobs))
+    return out
+
+
+def _jobs_of(nodes: Nodes) -> dict[str, set[Job]]:
+    out: dict[str, set[Job]] = {}
+    for job, names in nodes.items():
+        for node in names:
+            out.setdefault(node, set()).add(job)
+    return out

@@ -83,6 +83,11 @@ class Samples:
         self.minutes = np.zeros(ranks, np.int64)
         """For how many samples each has been slow."""
 
+    def compared(self) -> list[int]:
+        """The ranks whose speed is known beside that of others."""
+        ranks: list[int] = np.flatnonzero(~np.isnan(self.factor)).tolist()
+        return ranks
+
     def add(self, signs: Signs, began: Floats) -> None:
         """Take a sample, if the last one is old enough. A rank with a new pod begins again."""
         is_new = ~(began == self._began)

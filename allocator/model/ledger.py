@@ -67,7 +67,7 @@ class Ledger:
         self.scores: Callable[[IntArray, FloatArray | None], FloatArray | None] | None = None
         """Scores of nodes (N) from the free capacity (N×R) and the role's preference (N); None: packing decides."""
         self.pool_of: dict[int, int] = {}
-        """job → node pool, for jobs confined to one."""
+        """role → node pool, for roles confined to one."""
         self._within: BoolArray | None = None
 
     @property
@@ -249,7 +249,7 @@ class Ledger:
         facts = self.facts
         if self._within is None and facts.required[job] >= 0 and not self.holds(job):
             fits = domains.most_in_one(self.snapshot, facts.required[job], self.slots_for(job, role))
-        elif facts.pinned[job] or job in self.pool_of or facts.required[job] >= 0 or self._within is not None:
+        elif facts.pinned[job] or role in self.pool_of or facts.required[job] >= 0 or self._within is not None:
             fits = int(np.minimum(self.slots_for(job, role), MOST).sum())
         else:
             fits = self._slots_of(self.facts.shape[role]).total
@@ -342,7 +342,7 @@ class Ledger:
         For a job that requires a domain of the topology: in the domain where it is, or in any if it holds nothing.
         """
         fits = self.slots(role)
-        pool = self.pool_of.get(job)
+        pool = self.pool_of.get(role)
         if pool is not None:
             fits = np.where(self.snapshot.node_pool == pool, fits, 0)
         if self.facts.pinned[job]:

@@ -6,6 +6,7 @@ raises on a bad report.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,8 @@ class Profile:
     """Everything one job reported so far.
 
     `observations`: a row for each configuration seen, with the columns named above: nodes, replicas, samples per
-    replica and step, seconds of a step without synchronisation, seconds of a step with it, index of the node pool.
+    replica and step, seconds of a step without synchronisation, seconds of a step with it, number of the node pool
+    (`diflow.names.pool_number`).
     `version` changes whenever anything else does, `observations_version` whenever the observations do: they are cache
     keys of tables and fits. `parameters` is the performance model (goodput/model.py) if the job or a simulator fitted
     it; otherwise the policy does. `profiled_replicas`: the most replicas that the job says it ran with, which may be
@@ -40,7 +42,10 @@ class Profile:
     `fraction_done` is progress towards the job's end (0..1), `work_done` the same in units of goodput (iterations of
     `initial_batch` samples). If either is None, the work left is unknown.
     `prior`: what earlier jobs of its application have shown, None if nothing is known.
+    `priors`: the same by the number of the node pool, if several are known.
     `min_batch`: the smallest total batch that the job may use, if that is more than `initial_batch`.
+    `local_batches`: the largest batch of a replica, by the number of the node pool, where it is not `max_local_batch`.
+    `restart_seconds`: how long the job stands still for a move, as measured with itself; None: unknown.
     """
 
     version: int = 0
@@ -59,6 +64,9 @@ class Profile:
     fraction_done: float | None = None
     work_done: float | None = None
     prior: Prior | None = None
+    priors: Mapping[int, Prior] = field(default_factory=dict)
+    local_batches: Mapping[int, int] = field(default_factory=dict)
+    restart_seconds: float | None = None
 
 
 def clean(observations: FloatArray) -> FloatArray:

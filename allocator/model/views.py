@@ -141,8 +141,8 @@ def build(
     """The snapshot of these objects.
 
     Without queues, all jobs are in one named `default`. A job whose queue does not exist has queue -1.
-    Pods on a node that no longer exists are left out: they are lost. `pool_speed`: relative speed of each pool, used to
-    choose where a job starts. `ages`: time → seconds since it, for times that lie in the future (clock skew).
+    Pods on a node that no longer exists are left out: they are lost. `pool_speed`: the assumed relative speed of each
+    pool. `ages`: time → seconds since it, for times that lie in the future (clock skew).
     `refused`: job name → why it may not use its queue; its queue is -1. `levels`: of the topology, the widest first;
     a job that requires another level is refused in the same way.
     The arrays have a column for each resource of the nodes, one for all others that jobs ask for, and at most

@@ -150,7 +150,8 @@ def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
 
     Nodes are chosen in descending order of free slots for the job, until they could hold it if they were empty. Only
     the job itself uses the reservation, so what it lacks never grows from cycle to cycle; smaller jobs may use what
-    is left over on these nodes. `borrowed` (N×R): counts as free for the choice, because borrowers give it back.
+    is left over on these nodes. A role that is confined to a pool of nodes gets nodes of that pool. `borrowed` (N×R):
+    counts as free for the choice, because borrowers give it back.
     """
     s = ledger.snapshot
     kept: Kept = []
@@ -163,6 +164,8 @@ def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
             now = slots(ledger.free + borrowed, s.role_request[role], s.eligible(role))
         if here is not None:
             whole = np.where(here, whole, 0)
+        if role in ledger.pool_of:
+            whole = np.where(s.node_pool == ledger.pool_of[role], whole, 0)
         now = np.minimum(now, whole)
         order = np.lexsort((-whole, -now))
         order = order[whole[order] > 0]

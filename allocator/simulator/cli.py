@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -21,10 +22,11 @@ from diflow.allocator.policies.settings import PolicySettings, policy_settings
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.memory import Memory, poisoned
 from diflow.allocator.simulator.metrics import metrics
-from diflow.allocator.simulator.replay import Scenario, replay
-from diflow.allocator.simulator.truth import Application, load, read_workload
+from diflow.allocator.simulator.replay import Pool, Scenario, replay
+from diflow.allocator.simulator.truth import Application, load, load_pools, read_workload
 from diflow.errors import InvalidError, NotFoundError
 from diflow.figures import counted
+from diflow.state import untrusted
 from diflow.state.applications import Application as Record
 from diflow.tables import table
 
@@ -37,6 +39,8 @@ app = typer.Typer(
 Journal = Annotated[Path, typer.Option("--journal", help="Journal of the allocator (JSON Lines).")]
 Output = Annotated[str, typer.Option("--output", "-o", help="text or json")]
 
+_POOL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""The values of labels."""
 MOST_SECONDS = 86400.0
 """Longest period and restart."""
 
@@ -61,7 +65,7 @@ _ANY, _PART = _number(0), _number(0, 0.9)
 
 
 @app.command()
-def simulate(  # noqa: PLR0917 - typer's options
+def simulate(  # noqa: PLR0912, PLR0917 - typer's options
     workload: Annotated[
         Path | None, typer.Option(help="CSV: name, time, application, num_replicas, batch_size.")
     ] = None,
@@ -69,6 +73,31 @@ def simulate(  # noqa: PLR0917 - typer's options
     policy: Annotated[list[str] | None, typer.Option(help="Policy; again for a comparison side by side.")] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")] = 16,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs a node.")] = 4,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NODESxGPUS",
+            help="A pool of nodes, such as a100=2x8, instead of --nodes and --gpus; repeatable. --profiles then has a "
+            "folder of applications for each.",
+        ),
+    ] = None,
+    pool_speed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SPEED", help="The assumed relative speed of a pool, 1 by default; repeatable."),
+    ] = None,
+    profiled: Annotated[
+        bool, typer.Option("--profiled", help="Each job starts with its times on one GPU of each pool.")
+    ] = False,
+    most_local: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POOL/APP=SAMPLES", help="The largest batch of a replica of this application there; repeatable."
+        ),
+    ] = None,
+    restart_of: Annotated[
+        list[str] | None,
+        typer.Option(metavar="APP=SECONDS", help="--restart-seconds of this application; repeatable."),
+    ] = None,
     restart_seconds: Annotated[
         float,
         typer.Option(parser=_ANY, metavar="SECONDS", help="How long a job stands still after it was moved or resized."),
@@ -175,10 +204,23 @@ def simulate(  # noqa: PLR0917 - typer's options
         if pictures and not report.can_draw():
             typer.echo(report.NO_PICTURES, err=True)
             pictures = False
-    arrivals, apps = read_workload(workload), load(profiles)
+    pools, speeds, costs = (
+        _pools(pool or []),
+        _numbers("--pool-speed", pool_speed),
+        _numbers("--restart-of", restart_of),
+    )
+    _check_pools(pools, speeds, only_with_pools=profiled or bool(most_local), topology=bool(rack_nodes or required))
+    arrivals = read_workload(workload)
+    apps = load_pools(profiles, [one.name for one in pools], _locals(most_local)) if pools else load(profiles)
+    if strange := costs.keys() - apps.keys():
+        raise InvalidError(f"--restart-of names the application {min(strange)!r}, of which there is no profile")
     scenario = Scenario(
         nodes=nodes,
         gpus=gpus,
+        pools=pools,
+        pool_speed=speeds,
+        profiled=profiled,
+        restart_by_application=costs,
         period_seconds=period_seconds,
         restart_seconds=restart_seconds,
         interference=interference,
@@ -201,7 +243,14 @@ def simulate(  # noqa: PLR0917 - typer's options
     typer.echo(report.as_json(rows).rstrip() if output == "json" else report.as_text(rows))
     if out is not None:
         for path in (
-            report.write(out, results, rows, gpus=gpus, nodes=nodes)
+            report.write(
+                out,
+                results,
+                rows,
+                gpus=max(scenario.node_gpus),
+                nodes=len(scenario.node_gpus),
+                total=sum(scenario.node_gpus),
+            )
             if pictures
             else report.write_tables(out, results, rows)
         ):
@@ -297,6 +346,60 @@ def _memory(
     memory = Memory()
     replay(read_workload(past), apps, load_policy("goodput", settings), scenario, memory=memory)
     return poisoned(memory.records, poison, seed=seed) if poison else memory.records
+
+
+def _pools(texts: list[str]) -> tuple[Pool, ...]:
+    """The pools that the options name, each as `NAME=NODESxGPUS`."""
+    out: dict[str, Pool] = {}
+    for text in texts:
+        name, equals, size = text.partition("=")
+        nodes, _, gpus = size.partition("x")
+        counts = [untrusted.whole(part, digits=6) for part in (nodes, gpus)]
+        if not equals or not _POOL.fullmatch(name) or not all(counts):
+            raise InvalidError(f"--pool takes NAME=NODESxGPUS, such as a100=2x8, not {text[:60]!r}")
+        if name in out:
+            raise InvalidError(f"--pool names the pool {name!r} twice")
+        out[name] = Pool(name, *(count or 0 for count in counts))
+    return tuple(out.values())
+
+
+def _check_pools(
+    pools: tuple[Pool, ...], speeds: Mapping[str, float], *, only_with_pools: bool, topology: bool
+) -> None:
+    if not pools and (only_with_pools or speeds):
+        raise InvalidError("--profiled, --most-local and --pool-speed are about pools: give them with --pool")
+    if strange := speeds.keys() - {pool.name for pool in pools}:
+        raise InvalidError(f"--pool-speed names the pool {min(strange)!r}, which no --pool has")
+    if pools and topology:
+        raise InvalidError("--rack-nodes and --required do not go with --pool: its nodes have no topology here")
+
+
+def _numbers(option: str, texts: list[str] | None) -> dict[str, float]:
+    """The numbers above 0 that the options give, each as `NAME=NUMBER`, by the name."""
+    out: dict[str, float] = {}
+    for text in texts or []:
+        name, _, number = text.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not name or not 0 < value <= MOST_SECONDS:
+            raise InvalidError(f"{option} takes NAME=NUMBER, above 0 and at most {MOST_SECONDS:g}, not {text[:60]!r}")
+        out[name] = value
+    return out
+
+
+def _locals(texts: list[str] | None) -> dict[tuple[str, str], int]:
+    """The largest batches of a replica that the options give, each as `POOL/APP=SAMPLES`."""
+    out: dict[tuple[str, str], int] = {}
+    for text in texts or []:
+        name, _, number = text.rpartition("=")
+        pool, _, application = name.partition("/")
+        value = untrusted.whole(number, digits=9)
+        if not pool or not application or not value:
+            raise InvalidError(f"--most-local takes POOL/APP=SAMPLES, not {text[:60]!r}")
+        out[pool, application] = value
+    return out
 
 
 def _settings(pairs: list[str], **given: object) -> PolicySettings:

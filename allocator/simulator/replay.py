@@ -16,21 +16,26 @@ import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray
 from diflow.allocator.model.plan import Action, Plan
-from diflow.allocator.model.profile import COLUMNS, Profile, clean
+from diflow.allocator.model.profile import COLUMNS, POOL, Profile, clean
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.topology import Level
 from diflow.allocator.model.validate import faults
-from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.model import BATCHES, Limits, best_batches
+from diflow.allocator.policies.goodput.pooled import in_pools
 from diflow.allocator.simulator.memory import Memory
 from diflow.allocator.simulator.truth import Application, Arrival
 from diflow.errors import DiflowError, InvalidError
+from diflow.names import pool_number
 from diflow.state.applications import BINS, Batches, Lesson
 
 GPU = "nvidia.com/gpu"
 ROLE = "worker"
+
+_GIVEN = 5
+"""Steps from the smallest to the largest batch size at which a job is given its times on one GPU."""
 
 Mode = Literal["rigid", "elastic", "adaptive"]
 """What a policy may change: nothing (replicas and batch size as the user set them), the replicas, or both."""
@@ -40,13 +45,31 @@ MODES: Mapping[str, Mode] = {"fit": "rigid", "fair": "rigid", "tiresias": "rigid
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool of nodes with one type of GPU: its name, its nodes, and the GPUs of each."""
+
+    name: str
+    nodes: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """The cluster and the rules of a replay."""
 
     nodes: int = 16
     gpus: int = 4
+    """GPUs of a node. Both count for clusters without pools."""
+    pools: tuple[Pool, ...] = ()
+    """The pools of a cluster with several types of GPU, in the order of their nodes; (): all nodes are alike."""
+    pool_speed: Mapping[str, float] = field(default_factory=dict)
+    """The assumed relative speeds of pools, as the setting of the allocator."""
+    profiled: bool = False
+    """Whether each job starts with its times on one GPU of each pool, as Sia's jobs do."""
     period_seconds: float = 60.0
     restart_seconds: float = 30.0
+    restart_by_application: Mapping[str, float] = field(default_factory=dict)
+    """Restart costs of applications that differ from `restart_seconds`."""
     interference: float = 0.0
     """Slow-down of a job on several nodes while another such job shares one of them (Pollux's experiment: 0.5)."""
     noise: float = 0.0
@@ -80,11 +103,33 @@ class Scenario:
             labels["rack"] = f"r{index // self.rack_nodes:03d}"
         if self.block_racks:
             labels["block"] = f"b{index // (self.rack_nodes * self.block_racks):03d}"
-        return NodeView(f"node-{index:03d}", {GPU: self.gpus}, labels=labels)
+        pool = self.pool_of(index)
+        if pool is not None:
+            labels[POOL_LABEL] = pool.name
+        return NodeView(f"node-{index:03d}", {GPU: pool.gpus if pool is not None else self.gpus}, labels=labels)
+
+    def pool_of(self, index: int) -> Pool | None:
+        """The pool of the node of this index; None if the cluster has no pools."""
+        for pool in self.pools:
+            if index < pool.nodes:
+                return pool
+            index -= pool.nodes
+        return None
+
+    @property
+    def node_gpus(self) -> list[int]:
+        """GPUs of each node."""
+        return [pool.gpus for pool in self.pools for _ in range(pool.nodes)] or [self.gpus] * self.nodes
+
+    def restart_of(self, application: str) -> float:
+        """Seconds that a job of this application stands still after it was moved or resized."""
+        return self.restart_by_application.get(application, self.restart_seconds)
 
     @property
     def largest(self) -> int:
-        """GPUs of the largest domain that one job may use."""
+        """GPUs of the largest domain or pool that one job may use."""
+        if self.pools:
+            return max(pool.nodes * pool.gpus for pool in self.pools)
         nodes = {"rack": self.rack_nodes, "block": self.rack_nodes * self.block_racks}.get(self.required, self.nodes)
         return min(nodes, self.nodes) * self.gpus
 
@@ -109,7 +154,10 @@ class _Job:
     changed: float | None = None
     finished: float | None = None
     service: float = 0.0
-    observed: dict[tuple[int, int, int], tuple[float, float]] = field(default_factory=dict)
+    pool: int = 0
+    """The number of the pool of its nodes; 0 if there is only one."""
+    observed: dict[tuple[int, int, int, int], tuple[float, float]] = field(default_factory=dict)
+    """(Nodes, replicas, local batch, pool) → seconds of a step without synchronisation, and with it."""
     params: FloatArray | None = None
     noise: tuple[float, float] | None = None
     version: int = 0
@@ -207,7 +255,7 @@ def replay(
         scenario.block_racks and not scenario.rack_nodes
     ):
         raise InvalidError("a required level needs that level in the cluster, and blocks consist of racks")
-    nodes = [scenario.node(i) for i in range(scenario.nodes)]
+    nodes = [scenario.node(i) for i in range(len(scenario.node_gpus))]
     levels = scenario.levels
     queues = [QueueView("default")]
     active: list[_Job] = []
@@ -230,7 +278,12 @@ def replay(
         if active:
             _refit(active)
             snapshot = build(
-                nodes, [_view(job, nodes, scenario, memory) for job in active], queues, now_seconds=now, levels=levels
+                nodes,
+                [_view(job, nodes, scenario, memory) for job in active],
+                queues,
+                now_seconds=now,
+                levels=levels,
+                pool_speed=scenario.pool_speed,
             )
             began, cpu_began = time.perf_counter(), time.process_time()
             plan = policy.optimize(snapshot)
@@ -257,7 +310,7 @@ def replay(
         if not active and waiting:
             # Skip to the period of the next arrival.
             now = max(now, math.floor(waiting[0].created / scenario.period_seconds) * scenario.period_seconds)
-    gpus = scenario.nodes * scenario.gpus
+    gpus = sum(scenario.node_gpus)
     return Replay(
         policy=policy.name,
         outcomes=tuple(sorted((_outcome(job, gpus, scenario) for job in done), key=lambda o: (o.created, o.name))),
@@ -278,11 +331,27 @@ def _jobs_of(
                 f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
             )
     jobs = [_Job(arrival, apps[arrival.application], mode, arrival.seconds / scenario.load) for arrival in arrivals]
+    if scenario.profiled and mode == "adaptive":
+        for job in jobs:
+            job.observed = _alone_in_pools(job.app, scenario)
+            job.version = job.observations_version = 1
     jobs.sort(key=lambda job: (job.created, job.arrival.name))
     share = scenario.progress_share if scenario.report_progress else 0.0
     for at, job in enumerate(jobs):
         job.tells_progress = math.floor((at + 1) * share) > math.floor(at * share)
     return jobs
+
+
+def _alone_in_pools(app: Application, scenario: Scenario) -> dict[tuple[int, int, int, int], tuple[float, float]]:
+    """What a job is given before it starts: its times on one GPU of each pool, at a few batch sizes."""
+    out = {}
+    for pool in scenario.pools:
+        there = app.pools[pool.name]
+        batches = there.local_batches.tolist()
+        for batch in sorted({batches[round(i * (len(batches) - 1) / _GIVEN)] for i in range(_GIVEN + 1)}):
+            step, sync = there.step_and_sync((1,), batch)
+            out[1, 1, batch, pool_number(pool.name)] = step - sync, step
+    return out
 
 
 def _teach(job: _Job, memory: Memory, scenario: Scenario) -> None:
@@ -291,7 +360,7 @@ def _teach(job: _Job, memory: Memory, scenario: Scenario) -> None:
     lesson = Lesson(
         noise=job.noise_by_part,
         work=job.progress,
-        restart_seconds=scenario.restart_seconds if job.restarts > 0 and scenario.restart_seconds > 0 else None,
+        restart_seconds=(scenario.restart_of(app.name) or None) if job.restarts > 0 else None,
         batches=Batches(
             initial=app.initial_batch,
             least=fixed or app.initial_batch,
@@ -359,7 +428,7 @@ def _profile(job: _Job, scenario: Scenario) -> Profile | None:
         version=job.version,
         observations_version=job.observations_version,
         observations=_table(job),
-        parameters=job.params,
+        parameters=job.params if not scenario.pools else None,
         grad_sqr=job.noise[0] if job.noise else None,
         grad_var=job.noise[1] if job.noise else None,
         initial_batch=app.initial_batch,
@@ -369,8 +438,16 @@ def _profile(job: _Job, scenario: Scenario) -> Profile | None:
         max_local_batch=app.max_local,
         fraction_done=(job.epoch + inside) / app.epochs if job.tells_progress else None,
         work_done=job.progress if job.tells_progress else None,
+        local_batches=_local_batches(job),
+        restart_seconds=scenario.restart_of(app.name) if scenario.pools and job.restarts >= 0 else None,
     )
     return job.profile
+
+
+def _local_batches(job: _Job) -> dict[int, int]:
+    """The largest batch of a replica in each pool that the job has seen."""
+    seen = {pool for _, _, _, pool in job.observed}
+    return {number: app.max_local for name, app in job.app.pools.items() if (number := pool_number(name)) in seen}
 
 
 def _known_profile(job: _Job, scenario: Scenario) -> Profile:
@@ -416,7 +493,7 @@ def _fixed_batch(job: _Job) -> int | None:
 
 
 def _table(job: _Job) -> FloatArray:
-    rows = [(n, r, b, own, step, 0.0) for (n, r, b), (own, step) in job.observed.items()]
+    rows = [(n, r, b, own, step, pool) for (n, r, b, pool), (own, step) in job.observed.items()]
     return np.array(rows, dtype=np.float64).reshape(-1, COLUMNS)
 
 
@@ -424,11 +501,20 @@ def _refit(active: Sequence[_Job]) -> None:
     """Fit the models of all jobs with new observations, together, each from its last fit."""
     stale = [job for job in active if job.stale]
     if stale:
-        start = np.array([np.full(7, np.nan) if job.params is None else job.params for job in stale])
-        for job, params in zip(stale, fit_all([clean(_table(job)) for job in stale], start), strict=True):
+        start = np.array([np.full(7, np.nan) if job.params is None or job.pool else job.params for job in stale])
+        for job, params in zip(stale, fit_all([_rows_here(job) for job in stale], start), strict=True):
             job.params = params if np.isfinite(params).all() else None
             job.stale = False
             _choose_batch(job)
+
+
+def _rows_here(job: _Job) -> FloatArray:
+    """The observations to which the job fits the model of the pool where it runs."""
+    rows = clean(_table(job))
+    if not job.pool or not len(rows):
+        return rows
+    numbers = list(dict.fromkeys([job.pool, *map(int, rows[:, POOL])]))
+    return in_pools(Profile(observations=rows), numbers, [1.0] * len(numbers), {}, 0)[0].rows
 
 
 def _choose_batch(job: _Job) -> None:
@@ -472,10 +558,11 @@ def _check(snapshot: Snapshot, plan: Plan, scenario: Scenario) -> None:
     wrong = faults(snapshot, plan)
     if wrong:
         raise InvalidError(f"policy {plan.policy} returned a bad plan at {snapshot.now_seconds:g} s: {wrong[0]}")
-    use = np.zeros(scenario.nodes, dtype=np.int64)
+    use = np.zeros(snapshot.nodes, dtype=np.int64)
     np.add.at(use, plan.node, plan.count)
-    if (use > scenario.gpus).any():
-        node = snapshot.node_names[int(use.argmax())]
+    over = use > np.array(scenario.node_gpus)
+    if over.any():
+        node = snapshot.node_names[int(over.argmax())]
         raise InvalidError(f"policy {plan.policy} overfills {node} at {snapshot.now_seconds:g} s")
 
 
@@ -499,9 +586,22 @@ def _apply(
         if job.placement:
             job.started = now if job.started is None else job.started
             job.restarts += 1
-            job.pause = scenario.restart_seconds
+            job.pause = scenario.restart_of(job.app.name)
+            _enter_pool(job, scenario)
             _choose_batch(job)
             chart.open[job.arrival.name] = (now, job.placement)
+
+
+def _enter_pool(job: _Job, scenario: Scenario) -> None:
+    """The job behaves as in the pool of its nodes from now on."""
+    pool = scenario.pool_of(job.placement[0][0])
+    if pool is None:
+        return
+    number = pool_number(pool.name)
+    if number != job.pool:
+        job.app, job.pool, job.stale = job.app.pools[pool.name], number, False
+        params = fit_all([_rows_here(job)])[0]
+        job.params = params if np.isfinite(params).all() else None
 
 
 def _crowded_nodes(active: Sequence[_Job]) -> set[int]:
@@ -561,7 +661,7 @@ def _observe(
 ) -> None:
     """Record an observation: the step's time without synchronisation, and the whole step's."""
     own, step = times
-    key = (len(shape), sum(shape), job.local)
+    key = (len(shape), sum(shape), job.local, job.pool)
     job.noise = job.app.gradient(total, job.epoch)
     job.version += 1
     if min(job.noise) > 0:
@@ -583,7 +683,7 @@ def _outcome(job: _Job, gpus: int, scenario: Scenario) -> Outcome:
     assert job.started is not None
     crowd = max(1.0, job.contention / max(1, job.cycles))
     next_period = math.ceil(job.created / scenario.period_seconds) * scenario.period_seconds - job.created
-    alone = isolated_seconds(job.app, max(1, int(gpus / crowd)), per_node=scenario.gpus)
+    alone = _alone_seconds(job.app, max(1, int(gpus / crowd)), scenario)
     return Outcome(
         name=job.arrival.name,
         application=job.arrival.application,
@@ -592,7 +692,17 @@ def _outcome(job: _Job, gpus: int, scenario: Scenario) -> Outcome:
         finished=job.finished,
         restarts=max(0, job.restarts),
         gpu_seconds=job.service,
-        fairness=(job.finished - job.created) / (next_period + scenario.restart_seconds + alone),
+        fairness=(job.finished - job.created) / (next_period + scenario.restart_of(job.app.name) + alone),
+    )
+
+
+def _alone_seconds(app: Application, gpus: int, scenario: Scenario) -> float:
+    """`isolated_seconds`; with several pools in the one where that is least, on no more GPUs than it has."""
+    if not scenario.pools:
+        return isolated_seconds(app, gpus, per_node=scenario.gpus)
+    return min(
+        isolated_seconds(app.pools[pool.name], min(gpus, pool.nodes * pool.gpus), per_node=pool.gpus)
+        for pool in scenario.pools
     )
 
 

@@ -69,9 +69,17 @@ def can_draw() -> bool:
     return True
 
 
-def write(folder: Path, results: Sequence[Replay], rows: Sequence[Metrics], *, gpus: int, nodes: int) -> list[Path]:
+def write(
+    folder: Path,
+    results: Sequence[Replay],
+    rows: Sequence[Metrics],
+    *,
+    gpus: int,
+    nodes: int,
+    total: int | None = None,
+) -> list[Path]:
     """Write all tables and pictures. Returns their paths; raises DiflowError if the folder is not writable."""
-    return write_tables(folder, results, rows) + pictures(folder, results, gpus=gpus, nodes=nodes)
+    return write_tables(folder, results, rows) + pictures(folder, results, gpus=gpus, nodes=nodes, total=total)
 
 
 def write_tables(folder: Path, results: Sequence[Replay], rows: Sequence[Metrics]) -> list[Path]:
@@ -103,7 +111,7 @@ def _file_name(policy: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", policy)
 
 
-def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int) -> list[Path]:
+def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int, total: int | None = None) -> list[Path]:
     """Write utilisation.png, completion.png and a Gantt chart for each policy. Errors as `write_tables`."""
     if not can_draw():
         raise InvalidError(NO_PICTURES)
@@ -111,7 +119,7 @@ def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int) 
 
     drawn: list[tuple[str, Figure]] = []
     figure = Figure(figsize=(10, 1.2 + 1.4 * len(results)), layout="constrained")
-    _utilisation(figure, results, gpus * nodes)
+    _utilisation(figure, results, total or gpus * nodes)
     drawn.append(("utilisation", figure))
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     _completion(figure, results)

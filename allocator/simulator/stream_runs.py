@@ -15,6 +15,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.model.plan import ADMIT, KEEP, PREEMPT, WAIT, Plan
+from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, RoleView, build
@@ -140,9 +141,14 @@ class _Sums:
 
 
 def run_stream(
-    stream: Stream, policy: Plans, *, on_plan: Callable[[Snapshot, Plan], None] | None = None
+    stream: Stream,
+    policy: Plans,
+    *,
+    known: Profile | None = None,
+    on_plan: Callable[[Snapshot, Plan], None] | None = None,
 ) -> StreamResult:
-    """Run the stream to its last cycle. Raises InvalidError for an invalid plan or an unknown queue."""
+    """Run the stream to its last cycle. `known`: what the memory of applications says of each job. Raises InvalidError
+    for an invalid plan or an unknown queue."""
     index = {queue.name: q for q, queue in enumerate(sorted(stream.queues, key=lambda queue: queue.name))}
     caps = [queue.cap.get(GPU) for queue in sorted(stream.queues, key=lambda queue: queue.name)]
     capacity = sum(node.allocatable.get(GPU, 0) for node in stream.nodes)
@@ -163,7 +169,7 @@ def run_stream(
         if not present:
             sums.idle_since = None
             continue
-        snapshot = build(stream.nodes, [_view(run) for run in present], stream.queues, now_seconds=now)
+        snapshot = build(stream.nodes, [_view(run, known) for run in present], stream.queues, now_seconds=now)
         began = time.perf_counter()
         plan = policy.optimize(snapshot)
         sums.decisions.append(time.perf_counter() - began)
@@ -203,7 +209,7 @@ def _arrived(job: StreamJob, index: dict[str, int], caps: Sequence[int | None], 
     )
 
 
-def _view(run: _Run) -> JobView:
+def _view(run: _Run, known: Profile | None) -> JobView:
     """The job's view, cached while it waits."""
     if run.view is None or run.held:
         run.view = JobView(
@@ -218,6 +224,7 @@ def _view(run: _Run) -> JobView:
             restarts=run.restarts,
             service_seconds=run.service_seconds,
             placed={ROLE: run.placed},
+            profile=known,
         )
     return run.view
 

@@ -1,14 +1,15 @@
 """The true behaviour of applications: measured step times, gradient statistics and epochs, read from a folder.
 
 The folder is the data of the Pollux artifact (see docs/policies.md): `APP/placements.csv`, `APP/scalability.csv`,
-`APP/validation-B.csv`. This module does not know policies.
+`APP/validation-B.csv`. For several pools of nodes it has such a folder for each pool, `POOL/APP/...`, as the artifact
+of Sia does. This module does not know policies.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from diflow.state import untrusted
 
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 MOST_LOCAL = {"yolov3": 8}
-"""Largest local batch, if the table contains larger ones than the application can use."""
+"""Largest local batch, where `placements.csv` contains larger ones than were measured on many nodes."""
 FIXED_BATCH = {"ncf": 32768}
 MOST_REPLICAS = {"ncf": 1}
 REPLICAS_LIMIT = 64
@@ -46,10 +47,14 @@ class Application:
     max_replicas: int
     fixed_batch: int | None
     by_placement: dict[tuple[int, ...], FloatArray]
+    local_batches: IntArray
+    """The batch sizes of one replica that were measured on one GPU, up to `max_local`."""
     _linear: LinearNDInterpolator = field(repr=False)
     _nearest: NearestNDInterpolator = field(repr=False)
     alone: dict[int, float] = field(default_factory=dict, repr=False)
     """Cache of `isolated_seconds`, by GPUs."""
+    pools: dict[str, Application] = field(default_factory=dict, repr=False)
+    """The application on the nodes of each pool, by the pool's name; empty if all nodes are alike."""
     _gradients: dict[tuple[float, int], tuple[float, float]] = field(default_factory=dict, repr=False)
     _times: dict[tuple[tuple[int, ...], int], tuple[float, float]] = field(default_factory=dict, repr=False)
 
@@ -123,15 +128,52 @@ class Application:
 
 def load(folder: Path) -> dict[str, Application]:
     """Every application in the folder. Raises InvalidError if there is none, or with the path of an invalid file."""
+    return {path.name: _application(path) for path in _folders(folder)}
+
+
+def load_pools(
+    folder: Path, pools: Sequence[str], most_local: Mapping[tuple[str, str], int] | None = None
+) -> dict[str, Application]:
+    """Every application that was measured in all of these pools, with its behaviour in each.
+
+    `folder` has a folder of applications for each pool. Only one of them needs `validation-B.csv`: statistics do not
+    depend on the pool. `most_local`: (pool, application) → its largest local batch there, if that is less than what was
+    measured. Raises InvalidError as `load` does.
+    """
+    of_pool = {pool: {path.name: path for path in _folders(folder / pool)} for pool in pools}
+    names = [name for name in of_pool[pools[0]] if all(name in found for found in of_pool.values())]
+    if not names:
+        raise InvalidError(f"{folder}: no application was measured in all of the pools {', '.join(pools)}")
+    limits = most_local or {}
+    for pool, name in limits:
+        if name not in of_pool.get(pool, {}):
+            raise InvalidError(f"there is no application {name!r} in the pool {pool!r} of {folder}")
+    out: dict[str, Application] = {}
+    for name in names:
+        paths = [found[name] for found in of_pool.values()]
+        statistics = next((path for path in paths if any(path.glob("validation-*.csv"))), paths[0])
+        there = {
+            pool: _application(path, statistics, limits.get((pool, name)))
+            for pool, path in zip(pools, paths, strict=True)
+        }
+        for app in there.values():
+            app.pools = there
+        out[name] = there[pools[0]]
+    return out
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders of the applications in this one."""
     if not folder.is_dir():
         raise InvalidError(f"there is no folder {folder}: give the folder of the profiles with --profiles")
     found = sorted(path for path in folder.iterdir() if (path / "placements.csv").is_file())
     if not found:
         raise InvalidError(f"{folder} holds no APP/placements.csv: give the folder of the profiles with --profiles")
-    return {path.name: _application(path) for path in found}
+    return found
 
 
-def _application(folder: Path) -> Application:
+def _application(folder: Path, statistics: Path | None = None, most_local: int | None = None) -> Application:
+    """`statistics`: the folder with `validation-B.csv`, if it is another one."""
     name = folder.name
     placements = _read(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
     scalability = _read(
@@ -160,7 +202,7 @@ def _application(folder: Path) -> Application:
         ) from None
     validation = sorted(
         (size, _read(path, ("progress", "grad_sqr", "grad_var")))
-        for path in folder.glob("validation-*.csv")
+        for path in (statistics or folder).glob("validation-*.csv")
         if (size := untrusted.whole(path.stem.removeprefix("validation-")))
     )
     if len(validation) < 2:
@@ -174,6 +216,9 @@ def _application(folder: Path) -> Application:
         raise InvalidError(f"{folder}: in validation-B.csv grad_sqr and grad_var are 0 in the same epoch")
     fixed = FIXED_BATCH.get(name)
     local = placements[:, 1]
+    alone = by_placement.get((1,)) or [(float(local.min()), 0.0, 0.0), (float(local.max()), 0.0, 0.0)]
+    usual = MOST_LOCAL.get(name, 10**9)
+    top = min(int(local.max()), most_local or 10**9, max(usual, int(scalability[:, 2].max())))
     return Application(
         name=name,
         epochs=epochs,
@@ -182,10 +227,11 @@ def _application(folder: Path) -> Application:
         grad_sqr=columns[:, :, 1],
         grad_var=columns[:, :, 2],
         min_local=int(local.min()),
-        max_local=min(int(local.max()), MOST_LOCAL.get(name, 10**9)),
+        max_local=top,
         max_replicas=MOST_REPLICAS.get(name, REPLICAS_LIMIT),
         fixed_batch=fixed,
         by_placement={key: np.array(sorted(rows)) for key, rows in by_placement.items()},
+        local_batches=np.unique([min(int(row[0]), top) for row in alone]),
         _linear=linear,
         _nearest=NearestNDInterpolator(known[:, :3], known[:, 3:]),
     )

@@ -24,7 +24,7 @@ from diflow.state.status import derive
 from diflow.tables import table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from diflow.jobs.lookup import Job
     from diflow.state.followed import Failure
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
 _MOST_FAILURES = 15
+_MOST_WORKFLOWS = 5
+"""Earlier ones of the job, which are read for their failures: each may have a megabyte."""
 _LONGEST = 120
 _MOST_FAILED_CHECKS = 3
 # Events have the clock of the machine that wrote them.
@@ -41,11 +43,17 @@ _CLOCKS_DIFFER = timedelta(seconds=2)
 
 
 def description(
-    job: Job, events: Sequence[dict[str, Any]], allocators: Sequence[dict[str, Any]] | None, *, now: datetime
+    job: Job,
+    events: Sequence[dict[str, Any]],
+    allocators: Sequence[dict[str, Any]] | None,
+    *,
+    now: datetime,
+    earlier: Iterable[dict[str, Any]] = (),
 ) -> str:
     """The job in sections: its status, phases, replicas and reports, and the events of the allocator and the cluster.
 
-    `allocators` are the allocator's events, None if the user may not list events.
+    `allocators` are the allocator's events, None if the user may not list events. `earlier`: the Workflows in which the
+    job was before, the latest first; those are read that have the last failures.
     """
     seen, held = observe(job.workflow, job.pods), _held(job)
     decision = seen.decision
@@ -56,8 +64,9 @@ def description(
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
     sections = [_facts(job, seen, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
-    if failed := failures(seen):
-        sections.append(_failures(failed, now=now))
+    failed, unread = _all_failures(seen, earlier)
+    if failed or unread:
+        sections.append(_failures(failed, unread, now=now))
     if job.status.profilings:
         lines = [printable(f"  {key}: {value}") for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
@@ -194,12 +203,22 @@ def _replicas(seen: Observation, *, now: datetime) -> str:
     return "\n".join([_title("Replicas"), table(head, lines)])
 
 
-def _failures(failed: Sequence[Failure], *, now: datetime) -> str:
+def _all_failures(seen: Observation, earlier: Iterable[dict[str, Any]]) -> tuple[list[Failure], str]:
+    """The last failures, and the name of the latest Workflow that was not read for them ("": all were)."""
+    failed = failures(seen)
+    for number, workflow in enumerate(earlier):
+        if len(failed) >= _MOST_FAILURES or number == _MOST_WORKFLOWS:
+            return failed, str(workflow["metadata"].get("name") or "")
+        failed = [*failures(observe(workflow)), *failed]
+    return failed, ""
+
+
+def _failures(failed: Sequence[Failure], unread: str, *, now: datetime) -> str:
     rows = [
         (
             f"  {age(one.ended, now=now)}",
             one.replica,
-            one.node or "-",
+            printable(one.node) or "-",
             printable(one.reason),
             printable(one.rule),
             printable(one.followed),
@@ -207,9 +226,11 @@ def _failures(failed: Sequence[Failure], *, now: datetime) -> str:
         for one in failed[-_MOST_FAILURES:]
     ]
     head = ("  AGE", "REPLICA", "NODE", "REASON", "RULE", "WHAT FOLLOWED")
-    lines = [_title("Failures"), table(head, rows)]
+    lines = [_title("Failures"), *([table(head, rows)] if rows else [])]
     if more := len(failed) - len(rows):
         lines.insert(1, f"  {more} earlier")
+    if unread:
+        lines.insert(1, f"  those of the Workflow {unread} and of earlier ones are not shown")
     return "\n".join(lines)
 
 
@@ -225,7 +246,9 @@ def _allocator(events: Sequence[dict[str, Any]] | None, *, now: datetime) -> str
 
 
 def _reason(event: dict[str, Any]) -> str:
-    return paint(str(event.get("reason") or ""), "yellow", on=colours(sys.stdout) and event.get("type") == "Warning")
+    return paint(
+        printable(str(event.get("reason") or "")), "yellow", on=colours(sys.stdout) and event.get("type") == "Warning"
+    )
 
 
 def _text(event: dict[str, Any]) -> str:
@@ -238,12 +261,12 @@ def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
         return f"{_title('Events')}\n  none (the cluster forgets them after an hour)"
     rows = []
     for event in events[-_MOST_EVENTS:]:
-        kind = event.get("type") or ""
+        kind = printable(str(event.get("type") or ""))
         rows.append(
             (
                 f"  {age(event_time(event), now=now)}",
                 paint(kind, "yellow", on=colours(sys.stdout) and kind == "Warning"),
-                str(event.get("reason") or ""),
+                printable(str(event.get("reason") or "")),
                 event_object(event),
                 _text(event),
             )
@@ -263,7 +286,7 @@ def _is_telling(event: dict[str, Any]) -> bool:
 def event_object(event: dict[str, Any]) -> str:
     """The object of an event, as kind/name."""
     about = event.get("involvedObject") or {}
-    return f"{str(about.get('kind') or '').lower()}/{about.get('name') or ''}"
+    return printable(f"{str(about.get('kind') or '').lower()}/{about.get('name') or ''}")
 
 
 def _title(text: str) -> str:

@@ -155,11 +155,12 @@ def describe(
     """Describe one job: its phases over time, each replica, and events."""
     from diflow.cli.description import description  # noqa: PLC0415
     from diflow.cli.output import utc_now  # noqa: PLC0415
-    from diflow.jobs import events, lookup  # noqa: PLC0415
+    from diflow.jobs import events, lookup, parts  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     found = lookup.get(resolve(job, cluster), cluster=cluster)
     _tell_of_others(found, cluster)
     happened = events.job_events(found.name, cluster=cluster)
     allocators = events.allocator_events(found.name, cluster=cluster)
-    say(description(found, happened, allocators, now=utc_now()))
+    earlier = parts.earlier(cluster, found.workflow)
+    say(description(found, happened, allocators, now=utc_now(), earlier=earlier))

@@ -72,7 +72,7 @@ def _row(name: str, rank: int, attempt: Attempt | None, moves: int, *, now: date
         ready=attempt.is_ready,
         restarts=attempt.tries,
         reschedules=moves,
-        node=attempt.host or "-",
+        node=printable(attempt.host) or "-",
         age=age(attempt.created, now=now, until=attempt.finished),
         message=printable(" ".join(message.split())),
     )

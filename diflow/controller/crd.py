@@ -181,7 +181,8 @@ def _spec() -> Json:
             "pendingSeconds": described(
                 fields["pendingSeconds"],
                 "After so many seconds in which a pod has a node and does not start, a job that may shrink continues "
-                "without it, and another one returns to the queue.",
+                "without it, and another one returns to the queue. Not set: 900 for a preemptible job, if the "
+                "administrator has set nothing else; another one waits.",
             ),
             "topology": {
                 "type": "object",

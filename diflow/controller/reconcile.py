@@ -282,7 +282,7 @@ class Reconciler:
                 found = status.derive(workflow, self._caches.pods_of(workflow))
         seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
         made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=seconds)
-        made = statuses.keep_result(made, obj)
+        made = statuses.keep_transition(statuses.keep_result(made, obj), obj)
         again = self._write(key, obj, made)
         if again is None and made.get("expiresAt") and not obj.is_deleted:
             return self._expire(obj) if obj.has_ended else 0.0

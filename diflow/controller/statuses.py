@@ -13,7 +13,7 @@ from diflow.errors import InvalidError
 from diflow.figures import shortened
 from diflow.state import untrusted
 from diflow.state.modules import ADDED, Modules
-from diflow.state.status import PHASES, JobStatus
+from diflow.state.status import HEALTHY, PHASES, JobStatus
 
 Json = dict[str, Any]
 
@@ -68,6 +68,17 @@ def keep_result(made: Json, obj: DIJobRead) -> Json:
     """The status with the result that was written before, if its pod does not exist any more."""
     before = untrusted.string(obj.status.get("result"), most=_LONGEST_MESSAGE)
     return {**made, "result": before} if before and made["phase"] != "Failed" and not made.get("result") else made
+
+
+def keep_transition(made: Json, obj: DIJobRead) -> Json:
+    """The status in which the replicas are healthy, or are not, since it was first written: what was found of them may
+    have changed meanwhile."""
+    for one in made["conditions"]:
+        for before in untrusted.mappings(obj.status.get("conditions")) if one["type"] == HEALTHY else ():
+            since = untrusted.time(before.get("lastTransitionTime"))
+            if (before.get("type"), before.get("status")) == (HEALTHY, one["status"]) and since:
+                one["lastTransitionTime"] = since
+    return made
 
 
 def coordinated(status: JobStatus, known: Modules, *, requests: int, ttl_seconds: int | None) -> Json:

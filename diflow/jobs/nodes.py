@@ -73,6 +73,7 @@ def list_nodes(*, everywhere: bool, cluster: Cluster, now: float | None = None) 
 def seen(workflows: Iterable[Mapping[str, Any]], *, now: float) -> list[Seen]:
     """What these Workflows say of nodes. No content raises."""
     out: dict[str, Seen] = {}
+    named: dict[str, set[str]] = {}
     for workflow in workflows:
         state = JobState.parse(workflow)
         if state.problem:
@@ -83,8 +84,11 @@ def seen(workflows: Iterable[Mapping[str, Any]], *, now: float) -> list[Seen]:
         _add_failures(of_job, workflow)
         for entry in state.excluded.active(now):
             _of(of_job, entry.node).left_out[job] = entry.reason
+        mine = named.setdefault(state.namespace, set())
         for name, one in list(of_job.items())[:_MOST_NODES_OF_JOB]:
-            _merge(_of(out, name), one)
+            if name in mine or len(mine) < MOST_NODES:  # a namespace with more has made them up
+                mine.add(name)
+                _merge(_of(out, name), one)
     return sorted(out.values(), key=lambda one: one.order)[:MOST_NODES]
 
 

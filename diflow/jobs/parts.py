@@ -10,6 +10,8 @@ from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from diflow.kube.api import Cluster
 
 Json = dict[str, Any]
@@ -57,6 +59,18 @@ def following(cluster: Cluster, workflow: Json, *, namespace: str | None = None)
     if after is None or chain.continues(after)[1] != workflow["metadata"].get("uid"):
         return None
     return after if chain.part(after) > chain.part(workflow) else None  # else the annotations were edited into a cycle
+
+
+def earlier(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Iterator[Json]:
+    """The Workflows that this one continues, the latest first, as far as they still exist. Each is read when the
+    iterator comes to it."""
+    for _ in range(_MOST):
+        name, uid = chain.continues(workflow)
+        before = cluster.find(WORKFLOW, name, namespace=namespace) if name else None
+        if before is None or before["metadata"].get("uid") != uid or chain.part(before) >= chain.part(workflow):
+            return
+        yield before
+        workflow = before
 
 
 def all_of(cluster: Cluster, job: str, *, namespace: str | None = None) -> list[Json]:

@@ -20,6 +20,8 @@ from diflow.jobs import lookup
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
+from diflow.state import nodecheck
+from diflow.state.exclusions import Exclusions
 from diflow.state.nodes import raw
 
 _KEPT = frozenset({"Succeeded"})
@@ -38,7 +40,8 @@ def retry(
     cluster: Cluster | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Run the failed replicas of a failed job again, with their full backoffLimit. Succeeded ones are kept.
+    """Run the failed replicas of a failed job again, with their full backoffLimit and maxRestarts. Succeeded ones are
+    kept, and so are the nodes that are left out, until their time is over.
 
     Raises ConflictError if the job has not failed, or is changed meanwhile.
     """
@@ -97,8 +100,11 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
     for label in (_COMPLETED, _ARCHIVING, _PHASE):
         labels.pop(label, None)
     annotations = new["metadata"].get("annotations") or {}
-    for annotation in (keys.DECISION, keys.RESTARTS_BEFORE):  # why it was stopped, and the restarts counted before
+    # Why it was stopped, and what counted before: restarts, also by its health, and moves because of the node check.
+    for annotation in (keys.DECISION, keys.RESTARTS_BEFORE, keys.HEALTH):
         annotations.pop(annotation, None)
+    if keys.EXCLUDED in annotations:
+        annotations[keys.EXCLUDED] = nodecheck.without_moves(Exclusions.parse(annotations[keys.EXCLUDED])).to_json()
     new["spec"].pop("shutdown", None)
     return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
 

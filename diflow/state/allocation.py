@@ -68,7 +68,7 @@ class Allocation:
     def parse(cls, given: Any) -> Self | None:
         """Parse the annotation; None if it is missing or invalid. Such a job is placed again, which is safe, as its
         running pods count as usage in any case."""
-        data = untrusted.mapping(given)
+        data = untrusted.mapping(given, most_brackets=untrusted.FEW)
         nodes = data.get("nodes")
         since, first = point_in_time(data.get("since", 0)), point_in_time(data.get("first", 0))
         moves = data.get("moves", 0)

@@ -123,7 +123,7 @@ class Exclusions:
         if not isinstance(given, str) or not given or len(given) > _LONGEST_TEXT:
             return cls()
         try:
-            data = untrusted.load(given)
+            data = untrusted.load(given, most_brackets=untrusted.FEW)
         except ValueError:
             return cls()
         found = {entry.node: entry for entry in _entries(data)}

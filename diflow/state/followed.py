@@ -25,7 +25,10 @@ class Failure:
 
 
 def failures(seen: Observation) -> list[Failure]:
-    """The failed attempts in the order in which they ended, without those that diflow stopped on purpose."""
+    """The failed attempts in the order in which they ended, without those that diflow stopped on purpose.
+
+    Of a Workflow in which the job is no more, what followed from the last ones is in the next Workflow.
+    """
     after: dict[tuple[str, int], Attempt] = {}
     out: list[Failure] = []
     for attempt in reversed(seen.attempts):
@@ -100,6 +103,8 @@ def _news(attempt: Attempt, follower: Attempt) -> Iterator[str]:
 
 
 def _nothing(seen: Observation, attempt: Attempt) -> str:
+    if seen.is_left and attempt.round == seen.rounds[-1] and attempt.verdict is not None:
+        return f"all replicas were started again{'' if attempt.verdict.is_counted else ', not counted'}"
     if seen.closing:
         return "the job ended"
     if seen.was_released(attempt) or attempt.round != seen.round:

@@ -87,7 +87,7 @@ class HealthState:
         """Read the annotation; None if it is missing or invalid."""
         if not isinstance(text, str) or not text or len(text) > _LONGEST:
             return None
-        given = untrusted.mapping(text)
+        given = untrusted.mapping(text, most_brackets=untrusted.FEW)
         round_, restarts = given.get("round"), given.get("restarts", 0)
         if not untrusted.is_round(round_) or not untrusted.is_count(restarts, least=0, most=MOST_HEALTH_RESTARTS):
             return None

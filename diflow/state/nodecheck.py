@@ -13,7 +13,7 @@ import json
 import statistics
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from diflow.bounds import MOST_REPLICAS
@@ -50,6 +50,7 @@ SOURCE: Final = "node-check"
 """What exclusions because of a check name as their source."""
 _HIGHEST: Final = 1e6
 _NAMED: Final = 3
+_MOST_BRACKETS: Final = 4 * MOST_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,15 @@ def numbers(entry: Exclusion) -> tuple[int, ...]:
     """The moves that this exclusion is the consequence of."""
     found = (attempt.removeprefix(f"{SOURCE}/") for attempt in entry.attempts if attempt.startswith(f"{SOURCE}/"))
     return tuple(number for text in found if (number := untrusted.whole(text, digits=5)) is not None)
+
+
+def without_moves(excluded: Exclusions) -> Exclusions:
+    """The same nodes for the same time, as if the gang had never been placed again because of its check."""
+    entries = (
+        replace(entry, attempts=tuple(one for one in entry.attempts if not one.startswith(f"{SOURCE}/")))
+        for entry in excluded.entries
+    )
+    return Exclusions(tuple(entries))
 
 
 def fold(before: str, round_: str, entries: Mapping[int, Entry], pods: Mapping[int, str], *, now: float) -> str:
@@ -306,7 +316,7 @@ def _row(entry: Entry) -> list[Any]:
 
 @remembered(most_bytes=8 * MIB)
 def _parse(text: str) -> Record:
-    data = untrusted.mapping(text)
+    data = untrusted.mapping(text, most_brackets=_MOST_BRACKETS)
     round_, since = data.get("round"), untrusted.number(data.get("since"))
     if not isinstance(round_, str) or not untrusted.is_round(round_) or since is None or not 0 <= since < 1e11:
         return Record()

@@ -42,7 +42,7 @@ class Notes:
     @classmethod
     def read(cls, text: str) -> Notes:
         """Parse the annotation, without invalid entries."""
-        given = untrusted.mapping(text) if len(text) <= _LONGEST else {}
+        given = untrusted.mapping(text, most_brackets=untrusted.FEW) if len(text) <= _LONGEST else {}
         done, ranges = given.get("done"), given.get("ranges")
         return cls(
             {pair[0]: pair[1] for pair in done if _is_done(pair)} if isinstance(done, list) else {},

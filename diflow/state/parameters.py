@@ -49,6 +49,11 @@ LONGEST_PROFILINGS: Final = 65_536
 MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
 _MOST_RELEASED: Final = 100_000
+# Of opening brackets: `granted` has a mapping for each round; reports have one for each rank, and a list for each row;
+# a manifest has what fits into its characters, with those in scripts.
+_MOST_OF_LIVE: Final = MOST_ROUNDS + untrusted.FEW
+_MOST_OF_REPORTS: Final = 8_000
+_MOST_OF_MANIFEST: Final = MOST_MANIFEST_BYTES // 3
 _LIVE: Final = (keys.PARAM_ROUNDS, keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_RELEASED)
 _BEFORE_METADATA: Final = f'{{"apiVersion":"{keys.API_VERSION}","kind":"{keys.KIND}","metadata":'
 _LONGEST_WHY: Final = 2000
@@ -264,7 +269,7 @@ def _frame(workflow: Object) -> _Fields:
         excluded=Exclusions.parse(annotations.get(keys.EXCLUDED)),
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
-        history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE)),
+        history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE), most_brackets=untrusted.FEW),
     )
 
 
@@ -369,14 +374,14 @@ def split_manifest(text: str) -> tuple[Mapping[str, Any], str] | None:
 @remembered(most_bytes=32 * MIB)
 def _read_manifest(dijob: str) -> _Submitted:
     """Raises InvalidError."""
+    if len(dijob.encode(errors="replace")) > 2 * MOST_MANIFEST_BYTES:
+        raise InvalidError(f"the annotation {keys.DIJOB} is larger than that of any job that diflow makes")
     try:
-        manifest = untrusted.load(dijob)
+        manifest = untrusted.load(dijob, most_brackets=_MOST_OF_MANIFEST)
     except ValueError:
         raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
     spec = untrusted.sub(manifest, "spec")
     given = spec.get("tasks")
-    if len(dijob.encode(errors="replace")) > 2 * MOST_MANIFEST_BYTES:
-        raise InvalidError(f"the annotation {keys.DIJOB} is larger than that of any job that diflow makes")
     if isinstance(given, list):
         if len(given) > MOST_TASKS:
             raise InvalidError(
@@ -528,7 +533,7 @@ def _is_incarnation(key: str, suffix: Any, tasks: set[str]) -> bool:
 
 def _json(values: Mapping[str, str], name: str, kind: type, *, missing: str = "") -> Any:
     try:
-        value = untrusted.load(values.get(name, missing))
+        value = untrusted.load(values.get(name, missing), most_brackets=_MOST_OF_LIVE)
     except ValueError:
         value = None
     if not isinstance(value, kind):
@@ -562,7 +567,7 @@ def _asked(fields: _Fields, workflow: Object) -> _Fields:
 
 def _wanted(given: str, tasks: set[str]) -> dict[str, int] | None:
     try:
-        value = untrusted.load(given) if given else {}
+        value = untrusted.load(given, most_brackets=untrusted.FEW) if given else {}
     except ValueError:
         return None
     return value if isinstance(value, dict) and (not value or _is_grant(value, tasks)) else None
@@ -572,7 +577,7 @@ def _bounds(given: Any, tasks: set[str]) -> dict[str, tuple[int, int]] | None:
     if not given:
         return {}
     try:
-        value = untrusted.load(given)
+        value = untrusted.load(given, most_brackets=untrusted.FEW)
     except ValueError:
         return None
     if not isinstance(value, dict):
@@ -593,7 +598,7 @@ def _is_report(given: str) -> bool:
 @remembered(most_bytes=32 * MIB)
 def _is_object(given: str) -> bool:
     try:
-        return isinstance(untrusted.load(given), dict)
+        return isinstance(untrusted.load(given, most_brackets=_MOST_OF_REPORTS), dict)
     except ValueError:
         return False
 
@@ -603,7 +608,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _decision(given: Any) -> Decision | None:
-    said = untrusted.mapping(given)
+    said = untrusted.mapping(given, most_brackets=untrusted.FEW)
     why = untrusted.string(said.get("why"), most=_LONGEST_WHY)
     if not why:
         return None

@@ -30,6 +30,7 @@ from diflow.state.timeline import PHASES, Phase, history
 
 __all__ = [
     "ENDED",
+    "HEALTHY",
     "PHASES",
     "Condition",
     "JobStatus",
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 ENDED: Final[frozenset[str]] = frozenset({"Succeeded", "Failed"})
+HEALTHY: Final = "Healthy"
+"""The type of the condition that says what the job's `health` has found."""
 
 _ARGO_COMPLETED: Final = "workflows.argoproj.io/completed"
 _ARGO_PHASE: Final = "workflows.argoproj.io/phase"
@@ -58,6 +61,8 @@ _PASSED: Final[Mapping[Phase, str]] = {
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One phase that the job has been in. `status` is "True" for the current phase, "False" for earlier ones.
+
+    `JobStatus.healthy` is no phase: its `status` may be "Unknown" as well.
 
     `last_transition_time` is when the job last entered this phase, `last_update_time` when it left it (for the current
     phase: when something last changed).
@@ -88,6 +93,7 @@ class JobStatus:
 
     `allocation` has the node of each replica, by task and in the order of the index ("" if it has none yet).
     `result` is what the first replica of the first task has written to /dev/termination-log, if it has succeeded.
+    `healthy`: what the job's `health` has found of its replicas, once it has found something.
     `restarts` and `reschedules` are None if only the Workflow's metadata was read (`derive_ended`).
     """
 
@@ -105,6 +111,7 @@ class JobStatus:
     start_time: str = ""
     completion_timestamp: str = ""
     result: str = ""
+    healthy: Condition | None = None
 
     @property
     def ended(self) -> bool:
@@ -117,7 +124,7 @@ class JobStatus:
             "phase": self.phase,
             "reason": self.reason,
             "message": self.message,
-            "conditions": [condition.to_dict() for condition in self.conditions],
+            "conditions": [c.to_dict() for c in (*self.conditions, *([self.healthy] if self.healthy else []))],
             "replicas": self.replicas,
             "readyReplicas": self.ready_replicas,
             "taskStatus": self.task_status,
@@ -224,6 +231,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
         start_time=seen.started,
         completion_timestamp=untrusted.time(argo.get("finishedAt")) if ended else "",
         result=_result(seen, latest),
+        healthy=_healthy(seen),
     )
 
 
@@ -255,6 +263,24 @@ def _conditions(
         )
         for phase, (began, left) in spans.items()
     )
+
+
+def _healthy(seen: Observation) -> Condition | None:
+    """What the job's `health` has found of the replicas of a running job, None if it never found any that is not
+    healthy."""
+    found = seen.health
+    if found is None or seen.closing:
+        return None
+    if not seen.unhealthy:
+        status, message = "True", found.last or "all replicas advance"
+        reason = "ReplicasAdvance" if found.round == seen.round else "Restarted"
+    elif found.is_unheard:
+        status, reason, message = "Unknown", "NotJudged", found.why
+    else:
+        sets = {"ReplicasSilent": found.silent, "ReplicasStalled": found.stalled, "ReplicasSlow": found.slow}
+        status, message = "False", found.why
+        reason = next((name for name, ranks in sets.items() if ranks), "Restarted")
+    return Condition(HEALTHY, status, reason, message, found.time, found.time)
 
 
 def _last_time(seen: Observation, argo: Object) -> str:

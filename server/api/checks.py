@@ -163,6 +163,7 @@ class Checks:
             return
         read = _newest(view.workflow, waiting.written)
         pods = {rank: pod.uid for rank, pod in enumerate(view.members) if pod is not None}
+        is_ours = True
         for attempt in range(_TRIES):
             if read.has_ended or read.current != round_:
                 return
@@ -171,12 +172,20 @@ class Checks:
                 return
             try:
                 answer = self._cluster.patch(
-                    WORKFLOW, read.name, _change(read, text), namespace=key[0], manager=MANAGER, metadata_only=True
+                    WORKFLOW,
+                    read.name,
+                    _change(read, text, is_ours=is_ours),
+                    namespace=key[0],
+                    manager=MANAGER,
+                    metadata_only=True,
                 )
             except InvalidError:
                 if attempt + 1 == _TRIES:
                     raise
-                read = read_workflow(self._cluster.get(WORKFLOW, read.name, namespace=key[0]))
+                found = self._cluster.get(WORKFLOW, read.name, namespace=key[0])
+                read = read_workflow(found)
+                there = untrusted.sub(found, "metadata", "annotations").get(keys.NODE_CHECK)
+                is_ours = there == (read.check_text or None)
                 continue
             version = untrusted.whole(answer["metadata"].get("resourceVersion"), digits=_VERSION_DIGITS)
             waiting.written = (read.uid, text, version or 0)
@@ -190,8 +199,11 @@ def _newest(read: WorkflowRead, written: tuple[str, str, int]) -> WorkflowRead:
     return replace(read, check_text=text) if uid == read.uid and known is not None and known < version else read
 
 
-def _change(read: WorkflowRead, text: str) -> list[dict[str, Any]]:
+def _change(read: WorkflowRead, text: str, *, is_ours: bool) -> list[dict[str, Any]]:
+    """The patch that replaces the results as they were read. `is_ours`: what is there is no text that a user has put
+    there and that is not read."""
     tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]
-    if read.check_text and _PLAIN.fullmatch(read.check_text):
-        tests.append({"op": "test", "path": _PLACE, "value": read.check_text})
+    if is_ours and _PLAIN.fullmatch(read.check_text):
+        # null is only equal to what is not there: the cache may not have the first write yet.
+        tests.append({"op": "test", "path": _PLACE, "value": read.check_text or None})
     return [*tests, {"op": "add", "path": _PLACE, "value": text}]

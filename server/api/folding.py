@@ -2,7 +2,7 @@
 
     {"round": "3", "at": seconds since 1970, "ranks": {"0": {"task": "worker", "speed": 100.0, "step": 7}, ...},
      "speed": 400.0, "replicas": 4, "nodes": 2, "batch": 32.0,
-     "observed": [[nodes, replicas, samples a replica, seconds without sync, seconds a step], ...],
+     "observed": [[nodes, replicas, samples a replica, seconds without sync, seconds a step, pool], ...],
      "initBatchSize": 128, "gradParams": {"norm": 1.0, "var": 2.0}, "progress": 0.4, ...}
 
 The allocator reads `speed`, `replicas`, `nodes`, `batch`, `observed` and the hints. The text is the only state: earlier
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from diflow.names import UNKNOWN_POOL
 from diflow.server.api.models import Hints, Profiling, validate
 from diflow.state import signals, untrusted
 from diflow.state.signals import Sign
@@ -43,7 +44,7 @@ class Shape:
     """A job's current allocation: its round, its elastic task and the nodes of that task.
 
     `replicas_of` has the number of replicas of every task. `has_health`: the signs of life are kept too
-    (`diflow.state.signals`).
+    (`diflow.state.signals`). `pool`: the number of the pool of its nodes, or UNKNOWN_POOL.
     """
 
     round: str
@@ -51,6 +52,7 @@ class Shape:
     nodes: int
     replicas_of: Mapping[str, int]
     has_health: bool = False
+    pool: int = UNKNOWN_POOL
 
     @property
     def replicas(self) -> int:
@@ -89,6 +91,7 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
             continue
         for row in body.observed or []:
             reported = [_rounded(number) for number in (row if body.is_whole else _of_elastic(row, body, shape))]
+            reported = _of_pool(reported, shape)
             _add_row(rows, reported)
             fresh.add(_configuration(reported))
         out |= {name: _rounded(dumped[name]) for name in ("progress",) if name in dumped}
@@ -215,7 +218,12 @@ def _row(out: Json, whole: Profiling | None, ranks: Mapping[str, Json], shape: S
         sync = math.fsum(syncs) / len(syncs) if syncs else 0.0
     if not 1e-7 < step < 1e6:
         return None
-    return [out["nodes"], out["replicas"], batch, _rounded(max(1e-7, step - sync)), _rounded(step)]
+    return _of_pool([out["nodes"], out["replicas"], batch, _rounded(max(1e-7, step - sync)), _rounded(step)], shape)
+
+
+def _of_pool(row: list[float], shape: Shape) -> list[float]:
+    """The row with the pool where it was measured, if there are several and the row does not name one."""
+    return [*row, shape.pool] if shape.pool != UNKNOWN_POOL and len(row) < 6 else row
 
 
 def _of_elastic(row: list[float], body: Profiling, shape: Shape) -> list[float]:

@@ -113,7 +113,7 @@ Row = Annotated[
         min_length=5,
         max_length=6,
         description="[nodes, replicas, samples per replica, seconds without synchronisation, seconds per step], and "
-        "the index of the node pool if there are several.",
+        "the number of the node pool if there are several. The server adds it to a row without one.",
     ),
 ]
 

@@ -13,6 +13,7 @@ from diflow import keys
 from diflow.errors import InvalidError
 from diflow.job import NodeCheck, read_annotation
 from diflow.jobs.replica_ranges import elastic
+from diflow.names import UNKNOWN_POOL, pool_number
 from diflow.state import chain, modules, nodecheck, untrusted
 from diflow.state.modules import Modules
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState, TaskState
@@ -59,6 +60,8 @@ class WorkflowRead:
     """Of a v1alpha1 job."""
     has_health: bool = False
     """The job asks that silent and stalled replicas are looked for."""
+    pool: int = UNKNOWN_POOL
+    """The number of the pool of its nodes; UNKNOWN_POOL on a cluster with one pool."""
 
     @property
     def is_over(self) -> bool:
@@ -124,7 +127,13 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
         more=more,
         modules=modules.read(obj),
         has_health=state.has_health,
+        pool=_pool(obj),
     )
+
+
+def _pool(obj: Mapping[str, Any]) -> int:
+    name = untrusted.sub(obj, "metadata", "annotations").get(keys.POOL)
+    return pool_number(name) if isinstance(name, str) and len(name) <= keys.LABEL_LIMIT else UNKNOWN_POOL
 
 
 def _node_check(state: JobState) -> NodeCheck | None:

@@ -329,7 +329,7 @@ def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
     read = read or view.workflow
     elastic = read.elastic
     nodes = {pod.node for pod in view.members if pod is not None and pod.task == elastic and pod.node}
-    return Shape(read.current, elastic, max(1, len(nodes)), read.counts, read.has_health)
+    return Shape(read.current, elastic, max(1, len(nodes)), read.counts, read.has_health, read.pool)
 
 
 def _with_signs(waiting: _Waiting, view: JobView, rank: int, report: Report) -> Report:

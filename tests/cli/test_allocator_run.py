@@ -223,7 +223,7 @@ class StillAllocator:
         self.settings = AllocatorSettings()
         self.caches = SimpleNamespace(trouble=lambda: trouble)
         self.executor = SimpleNamespace(refusals={"default/job": "no"})
-        self.health = SimpleNamespace(counts={"silent": 2}, restarts=1, slow_nodes={"node-1": ("a", "b")})
+        self.health = SimpleNamespace(counts={"silent": 2}, restarts=1, slow_nodes={"node-1": (("x", "a"), ("x", "b"))})
 
     def paused(self) -> str:
         return "jane"

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from diflow.kube.kinds import POD, WORKFLOW
+from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from tests.cli.runner import Cli
 from tests.state.seen import SeenJob
 
 Workflow = dict[str, Any]
 _DEEP = "[" * 100_000
+_FORGED = "\nFORGED \x1b[31m\u202e"
 _NESTED = '{"a":' * 400 + "1" + "}" * 400
 _HUGE = 10**30
 _DIGITS = "9" * 4400
@@ -149,7 +150,28 @@ CASES: dict[str, Callable[[Workflow], None]] = {
     "a node whose time has no zone": node(startedAt="2026-01-01", finishedAt="2026-01-01T00:00:00", phase="Failed"),
     "a node with a strange exit code": node(phase="Failed", outputs={"exitCode": _DIGITS}),
     "a node with a message of control characters": node(phase="Failed", message="\x1b[2J\x00\n" * 1000),
+    "a node on a node with lines": node(phase="Failed", hostNodeName=f"a{_FORGED}"),
+    "left-out nodes with lines": annotated(
+        excluded_nodes=json.dumps(
+            [{"node": f"n{_FORGED}", "reason": _FORGED, "source": _FORGED, "since": 1e9, "until": 9e10}]
+        )
+    ),
+    "health with lines": annotated(
+        health=json.dumps({"round": "1", "why": _FORGED, "silent": "0", "restarts": 2, "last": _FORGED * 2})
+    ),
+    "a node check with lines": dijob(
+        {"tasks": [{"name": "learner"}], "nodeCheck": {"x": _FORGED}, "health": {"a": [1]}, "failurePolicy": [_FORGED]}
+    ),
+    "numbers of all sorts": dijob(
+        {
+            "tasks": [{"name": "learner", "nodeUnit": 7.5, "maxMemory": _FORGED}],
+            "pendingSeconds": "15m",
+            "startDeadlineSeconds": -1,
+            "monitor": {"checkpointPath": "../../x"},
+        }
+    ),
 }  # fmt: skip
+LINES = [case for case in CASES if "lines" in case]
 _ENDED = ("Succeeded", "Failed", "Error")
 
 
@@ -211,3 +233,19 @@ def test_a_chain_that_is_tied_into_a_ring_is_not_followed_for_ever(beside: Cli) 
         beside.api.add(WORKFLOW, made.workflow())
     assert "unexpected" not in beside("wait", "bad", "--for", "phase=Running", "--timeout", "5s").err
     assert len(beside.api.requests) < 50
+
+
+@pytest.mark.parametrize("case", LINES)
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_no_text_of_a_user_begins_a_line(beside: Cli, case: str, phase: str) -> None:
+    beside.api.add(WORKFLOW, hostile(CASES[case], phase=phase))
+    on = {"kind": f"Pod{_FORGED}", "name": f"bad{_FORGED}", "namespace": "default", "uid": "uid-bad"}
+    made = {"reason": _FORGED, "message": _FORGED, "type": f"Warning{_FORGED}", "involvedObject": on}
+    beside.api.add(EVENT, {"metadata": {"name": "forged"}, "lastTimestamp": "2099-01-01T00:00:00Z", **made})
+    on["kind"], on["name"] = "Workflow", "bad"
+    beside.api.add(EVENT, {"metadata": {"name": "forged-too"}, "lastTimestamp": "2099-01-01T00:00:00Z", **made})
+    for args in (("list", "-A", "-o", "wide"), ("get", "bad"), ("describe", "bad"), ("nodes", "-A", "-o", "wide")):
+        result = beside(*args)
+        assert result.code == 0, (args, result.err)
+        assert not [line for line in result.out.splitlines() if line.startswith("FORGED")], args
+        assert "\u202e" not in result.out

@@ -121,3 +121,29 @@ def test_a_job_counts_once_for_each_node_and_the_list_is_bounded(monkeypatch: py
     monkeypatch.setattr(nodes, "MOST_NODES", 3)
     has(diflow, "many", *"bcdefgh", products=(0.1,) * 7)
     assert len(diflow("nodes", "-o", "name").out.split()) == 3
+
+
+def test_a_namespace_that_makes_nodes_up_fills_no_memory_and_hides_no_others(
+    diflow: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "MOST_NODES", 6)
+    for number in range(5):
+        has(diflow, f"bad-{number}", *(f"no-{number}-{i}" for i in range(4)), failures=(), namespace="bad")
+    has(diflow, "good", "real", products=(1.0,), namespace="good")
+    workflows = [
+        one for space in ("bad", "good") for one in diflow.api.objects[WORKFLOW.path(space)].values()
+    ]  # fmt: skip
+    for one in workflows:
+        one["metadata"]["annotations"][keys.NODE_CHECK] = Record(
+            "1", time.time(), {rank: Entry(f"{rank:08d}", {"product": 1.0}) for rank in range(4)}
+        ).to_json()
+    kept: list[int] = []
+    merge = nodes._merge
+
+    def counted(into: nodes.Seen, one: nodes.Seen) -> None:
+        kept.append(1)
+        merge(into, one)
+
+    monkeypatch.setattr(nodes, "_merge", counted)
+    nodes.seen(workflows, now=time.time())
+    assert len(kept) == 6 + 1

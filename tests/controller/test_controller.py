@@ -11,6 +11,7 @@ import pytest
 from diflow import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, WORKFLOW
+from diflow.state.health import HealthState
 from diflow.state.parameters import JobState
 from diflow.workflows.successor import successor
 from tests.builders import template
@@ -70,6 +71,34 @@ def test_a_job_that_fails_ends_failed_with_the_reason() -> None:
         at.until(lambda: at.phase() == "Failed", "it has failed")
         assert at.status()["restarts"] == 1
         assert at.status()["reason"] == "JobFailed"
+
+
+def test_what_the_jobs_health_has_found_is_a_condition() -> None:
+    with lab(runs=lambda _: (60.0, 0)) as at:
+
+        def says(status: str, reason: str) -> str:
+            (found,) = [c for c in at.status()["conditions"] if c["type"] == "Healthy"]
+            assert (found["status"], found["reason"]) == (status, reason)
+            return str(found["lastTransitionTime"])
+
+        def finds(minute: int, **fields: Any) -> None:
+            workflow = at.workflows()["job"]
+            found = HealthState("1", f"2026-11-21T09:{minute}:00Z", **fields)
+            annotations = {**workflow["metadata"]["annotations"], keys.HEALTH: found.text()}
+            at.api.add(WORKFLOW, {**workflow, "metadata": {**workflow["metadata"], "annotations": annotations}})
+            at.rest()
+
+        at.apply(health={}, tasks=[{"type": "learner"}])
+        at.until(lambda: at.phase() == "Running", "it runs")
+        assert "Healthy" not in {c["type"] for c in at.status()["conditions"]}, "nothing was found"
+        finds(10, why="learner-0 is silent", silent=frozenset({0}))
+        began = says("False", "ReplicasSilent")
+        finds(11, why="learner-0 has stopped", stalled=frozenset({0}))
+        assert says("False", "ReplicasStalled") == began, "since it is not healthy"
+        finds(12)
+        assert says("True", "ReplicasAdvance") > began
+        at.until(lambda: at.phase() == "Succeeded", "it ends")
+        assert "Healthy" not in {c["type"] for c in at.status()["conditions"]}
 
 
 def test_deleting_the_object_leaves_nothing(at: Lab) -> None:

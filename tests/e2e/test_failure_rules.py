@@ -1,11 +1,15 @@
 """The failure policy on real pods: what the kubelet says of out-of-memory, exit codes and evictions.
 
-One test for the jobs without the allocator, and one for those with it: they wait for the same clocks, side by side.
+One test for the jobs without the allocator, and one for those with it: they wait for the same clocks, side by side. The
+last one has two nodes, of which the second starts meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +20,8 @@ from diflow.state.exclusions import Exclusions
 from diflow.state.followed import failures
 from diflow.state.observe import observe
 from tests.builders import template
-from tests.clusters import TestCluster, wait_until
-from tests.e2e.allocators import daemon, status, submit
+from tests.clusters import ROOT, TestCluster, wait_until
+from tests.e2e.allocators import daemon, events, run_on, status, submit
 from tests.e2e.live import Live
 from tests.e2e.test_failures import attempts, evict, uids
 
@@ -33,9 +37,53 @@ def live(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             yield place
 
 
+_SECOND = "diflow-test/second"
+_DISK_MIB = 1000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def starting(argo40: TestCluster) -> Iterator[subprocess.Popen[bytes] | None]:
+    """Starts a second real node, with a disk that can be filled, for the jobs of this file alone."""
+    if argo40.name is None:
+        yield None  # the cluster is another one: what it has is not known
+        return
+    taint = {"key": _SECOND, "value": "true", "effect": "NoSchedule"}  # from the start: others are not to use it
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": f"{argo40.name}-node-2"},
+        "spec": {"taints": [taint]},
+    }
+    argo40.kubectl("apply", "-f", "-", stdin=json.dumps(node))
+    command = [sys.executable, "-m", "cluster", "second-node", "--name", argo40.name, "--disk-mib", str(_DISK_MIB)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        yield process
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def second(starting: subprocess.Popen[bytes] | None) -> str:
+    """The name of the second node."""
+    if starting is None:
+        pytest.skip("only `python3 -m cluster` can add a real node")
+    name = starting.communicate()[0].decode().strip()
+    assert starting.returncode == 0
+    return name
+
+
+@pytest.fixture
+def preferred(live: Live, second: str) -> Iterator[str]:
+    """The second node, which has the label `_SECOND`. No other node has it at first."""
+    live.kubectl("label", "nodes", "--all", f"{_SECOND}-")
+    live.kubectl("label", "node", second, f"{_SECOND}=true", "--overwrite")
+    yield second
+    live.kubectl("label", "nodes", "--all", f"{_SECOND}-")
+
+
 def asks(name: str, command: str, *rules: dict[str, Any], memory: str = "64Mi", replicas: int = 1, **of: Any) -> DIJob:
     amounts = {"cpu": "20m", "memory": memory}
-    made = template(command, container={"resources": {"requests": amounts, "limits": {"memory": memory}}})
+    container = {"resources": {"requests": amounts, "limits": {"memory": memory}}, **of.pop("container", {})}
+    made = template(command, container=container, **of.pop("pod", {}))
     worker = Task(name="worker", replicas=replicas, template=made, max_memory=of.pop("max_memory", None))
     fields = {"scheduling": "gang", "backoff_limit": 0, **of}
     return DIJob(name=name, tasks=(worker,), failure_policy={"rules": list(rules)}, **fields)
@@ -138,3 +186,67 @@ def test_the_allocator_gives_more_memory_and_leaves_the_node_out(live: Live) -> 
     assert f"{home} (worker-0: Error (exit code 201))" in said
     assert status(live, bad).restarts == 0
     live.delete(bad)
+
+
+def test_a_bad_node_is_left_for_another_one_and_an_eviction_under_pressure_is_not_counted(
+    live: Live, preferred: str
+) -> None:
+    second, mark = preferred, uuid.uuid4().hex[:6]  # a second try must not find the gates of the first one open
+    home = live.node()["metadata"]["name"]
+    there: dict[str, Any] = {
+        "pod": {
+            "nodeSelector": {_SECOND: "true"},
+            "tolerations": [{"key": _SECOND, "operator": "Exists"}],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        },
+        "container": {
+            "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+            "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+        },
+    }
+    done, fill_now = live.is_open(f"home-{mark}"), live.is_open(f"fill-{mark}")
+    fails = f"[ $DI_RANK != 0 ] || [ $NODE = {home} ] || ! {live.is_open(f'bad-{mark}')} || exit 201"
+    bad = f"until {done}; do {fails}; sleep 0.5; done"
+    left = "$(($(df -m /scratch | awk 'NR == 2 {print $4}') - 20))"
+    fill = f"dd if=/dev/zero of=/scratch/fill bs=1M count={left}; sleep 600"
+    is_again = f"{fill_now} && again=1"
+    full = f'{is_again}; until {done}; do [ -n "$again" ] || ! {fill_now} || {{ {fill}; }}; sleep 0.5; done'
+    alone = submit(live, asks("alone", bad, **there))
+    together = submit(live, asks("together", bad, replicas=2, preemptible=True, **there))
+    # What is written to a disk in memory counts against a memory limit: it has none.
+    unlimited = {**there, "container": {**there["container"], "resources": {"requests": {"cpu": "20m"}}}}
+    pressed = submit(live, asks("pressed", full, **unlimited))
+    for name, replicas in ((alone, 1), (together, 2), (pressed, 1)):
+        live.running(name, replicas)
+        assert run_on(live, name) == {second: replicas}
+    before = uids(live.pods(pressed))
+
+    live.kubectl("label", "node", home, f"{_SECOND}=true", "--overwrite")
+    live.open(f"bad-{mark}")
+    for name, replicas in ((alone, 1), (together, 2)):
+        _until_on(live, name, {home: replicas})
+        given = live.workflow(name)["metadata"]["annotations"]["diflow/excluded-nodes"]
+        assert [(e.node, e.reason) for e in Exclusions.parse(given).entries] == [
+            (second, "worker-0: Error (exit code 201)")
+        ]
+        assert any(reason == "NodeLeftOut" and second in text for reason, text in events(live, name))
+    assert run_on(live, pressed) == {second: 1}, "others may still use the node"
+
+    live.open(f"fill-{mark}")
+    wait_until("it was evicted and runs again", lambda: not uids(live.running(pressed, 1)) & before)
+    live.open(f"home-{mark}")
+    for name in (alone, together, pressed):
+        assert live.ended(name) == "Succeeded"
+        assert status(live, name).restarts == 0, name
+    (one,) = told(live, alone)
+    assert one == ("hardware, exit code 201", "default: hardware", f"started again on {home}, not counted")
+    said = [node["message"] for node in attempts(live, pressed, "worker") if node["phase"] == "Failed"]
+    assert any(text.startswith("The node was low on resource: ephemeral-storage") for text in said), said
+    for reason, rule, followed in told(live, pressed):
+        assert (reason.partition(",")[0], rule) == ("taken away", "default: evicted, preempted or lost")
+        assert followed.startswith("started again")
+        assert followed.endswith("not counted")
+
+
+def _until_on(live: Live, name: str, nodes: dict[str, int]) -> None:
+    wait_until(f"{name} runs on {nodes}", lambda: run_on(live, name) == nodes)

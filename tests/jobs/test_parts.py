@@ -161,6 +161,40 @@ def test_the_name_of_any_part_stands_for_the_job(diflow: Cli, long: Long) -> Non
     assert lookup.get("long-s2", cluster=diflow.api.cluster()).workflow["metadata"]["name"] == "long-s3"
 
 
+def left(long: Long, *, code: int) -> None:
+    """A replica of the present part fails, and the job continues in another Workflow."""
+    long.seen.pods[1].ends(100 * long.part - 10, code=code)
+    long.put()
+    long.go_on()
+    given = long.before["spec"]["arguments"]["parameters"]
+    next(one for one in given if one["name"] == keys.PARAM_CURRENT)["value"] = ""  # as the switch does
+    long.end_before()
+
+
+def test_describe_lists_the_failures_in_the_earlier_workflows(diflow: Cli, long: Long) -> None:
+    for code in (3, 4):
+        left(long, code=code)
+    out = diflow("describe", "long").out
+    (title,) = [i for i, line in enumerate(out.splitlines()) if line == "Failures"]
+    rows = out.splitlines()[title + 2 : title + 4]
+    assert ["exit code 3" in rows[0], "exit code 4" in rows[1]] == [True, True], out
+    assert all("worker-1" in row and row.endswith("all replicas were started again") for row in rows)
+    diflow.api.remove(WORKFLOW, "long")
+    out = diflow("describe", "long").out
+    assert ("exit code 3" in out, "exit code 4" in out) == (False, True)
+
+
+def test_describe_reads_a_few_earlier_workflows_at_most(diflow: Cli, long: Long) -> None:
+    for code in range(11, 18):
+        left(long, code=code)
+    before = len(diflow.api.requests)
+    out = diflow("describe", "long").out
+    assert [code for code in range(11, 18) if f"exit code {code}" in out] == [13, 14, 15, 16, 17]
+    assert "those of the Workflow long-s2 and of earlier ones are not shown" in out
+    read = [r for r in diflow.api.requests[before:] if r.path.endswith(("/long", "/long-s3"))]
+    assert {r.path.rpartition("/")[2] for r in read} <= {"long", "long-s3"}
+
+
 @pytest.mark.parametrize(
     ("job_name", "number", "most", "salt", "name"),
     [

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from diflow import keys
 from diflow.errors import ConflictError
 from diflow.jobs.retry import retried
+from diflow.state import nodecheck
+from diflow.state.exclusions import Exclusions
+from diflow.state.health import HealthState
 from tests.state.seen import SeenJob
 
 _FOLDER = Path(__file__).parents[1] / "data" / "recordings"
@@ -87,7 +91,8 @@ def test_the_workflow_looks_to_argo_as_if_it_had_not_ended() -> None:
 
 def test_a_retry_has_its_whole_limit_and_no_old_reason() -> None:
     job = SeenJob("job", learner=1).all_ready().shutdown().decided("stop", "too many restarts")
-    job.annotations |= {"diflow/restarts-before": "3", "diflow/rounds-before": "2"}
+    health = HealthState("1", why="no sign of life", restarts=3, silent=frozenset({0})).text()
+    job.annotations |= {"diflow/restarts-before": "3", "diflow/rounds-before": "2", "diflow/health": health}
     new, _ = retried(job.ended(9, "Failed").workflow(), now=_NOW)
     assert set(new["metadata"]["annotations"]) == {"diflow/dijob", "diflow/rounds-before"}
 
@@ -105,3 +110,23 @@ def test_only_a_failed_job_can_be_retried(phase: str) -> None:
     job.status["phase"] = phase
     with pytest.raises(ConflictError, match="only a failed job can be retried"):
         retried(job.workflow(), now=_NOW)
+
+
+def test_the_limits_of_its_check_and_of_its_health_begin_again_and_bad_nodes_stay_left_out() -> None:
+    old = recorded("retried-and-failed")
+    excluded = Exclusions()
+    for number, node in enumerate(("a", "b"), 1):
+        attempts = [nodecheck.move(number), f"1/w/{number}/0/0/0@"]
+        excluded = excluded.without(node, reason="slow", source="node-check", now=1e9, attempts=attempts)
+    old["metadata"]["annotations"] |= {
+        keys.EXCLUDED: excluded.to_json(), keys.HEALTH: HealthState("1", restarts=3).text(),
+    }  # fmt: skip
+    new, _ = retried(old, now=_NOW)
+    found = Exclusions.parse(new["metadata"]["annotations"][keys.EXCLUDED])
+    assert (nodecheck.moves(excluded), nodecheck.moves(found)) == (2, 0)
+    assert found.at(1e9) == {"a", "b"}
+    assert found.knows("1/w/2/0/0/0@")
+    assert keys.HEALTH not in new["metadata"]["annotations"]
+    old["metadata"]["annotations"][keys.EXCLUDED] = "{"
+    new, _ = retried(old, now=_NOW)
+    assert new["metadata"]["annotations"][keys.EXCLUDED] == "[]"

@@ -18,6 +18,7 @@ from diflow.allocator.policies.base import Policy, load_policy
 from tests.policies import laws, queue_laws, reasons, topology_laws
 from tests.policies.generators import snapshots
 from tests.policies.lives import lives
+from tests.policies.pool_clusters import pool_clusters
 from tests.policies.queue_clusters import queue_clusters
 from tests.policies.topology_clusters import topology_clusters
 
@@ -32,7 +33,8 @@ MOST_TOLD = 5
 @dataclass(frozen=True)
 class Part:
     """`count` snapshots of one seed for one policy; each `dear_each`-th is judged by the dear laws too. Of "queues"
-    each one is judged by law 6 and the laws of queues, of "topology" each one by the laws of topology."""
+    each one is judged by law 6 and the laws of queues, of "topology" each one by the laws of topology. "pools" are
+    clusters with several pools of nodes."""
 
     policy: str
     kind: str
@@ -59,6 +61,13 @@ def queue_parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> li
 def topology_parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Part]:
     """As many clusters with racks and blocks."""
     return [replace(part, kind="topology") for part in parts(policy, count, dear_each=dear_each, seed=seed)]
+
+
+def pool_parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Part]:
+    """As many clusters with several pools of nodes, for the policies that read pools; nothing for the others."""
+    if policy not in laws.KEEP_TO_A_POOL:
+        return []
+    return [replace(part, kind="pools") for part in parts(policy, count, dear_each=dear_each, seed=seed)]
 
 
 def judge(work: list[Part]) -> list[tuple[int, list[str]]]:
@@ -113,9 +122,10 @@ def judge_part(part: Part) -> tuple[int, list[str]]:
 
 
 def cheap(policy: Policy, snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Laws 1 to 4 and 7, and that no reason is refuted."""
+    """Laws 1 to 4 and 7, that jobs are in one pool, and that no reason is refuted."""
     return [
         *laws.sound(snapshot, plan),
+        *laws.in_one_pool(snapshot, plan),
         *laws.nobody_waits_for_nothing(snapshot, plan),
         *laws.excuses_hold(snapshot, plan),
         *laws.no_worse_than_keeping(policy, snapshot, plan),
@@ -129,6 +139,8 @@ def _planned(part: Part, ask: Callable[[Snapshot], Plan]) -> Iterator[tuple[Snap
         return ((snapshot, ask(snapshot)) for snapshot in queue_clusters(part.seed, part.count))
     if part.kind == "topology":
         return topology_clusters(part.seed, part.count, ask, profiled=profiled)
+    if part.kind == "pools":
+        return pool_clusters(part.seed, part.count, ask)
     if part.kind == "lives":
         return lives(part.seed, part.count, ask, profiled=profiled)
     large = part.count // 8

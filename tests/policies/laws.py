@@ -17,6 +17,8 @@ from diflow.allocator.policies.base import Policy
 from tests.policies.halfway import carry_out_first_step
 from tests.policies.permute import permuted, same_decisions
 
+KEEP_TO_A_POOL = ("goodput", "fair+goodput")
+"""The policies that keep a job inside one pool. `fair` also starts gangs across pools, between queues."""
 WAIT, PREEMPT = int(Action.WAIT), int(Action.PREEMPT)
 EXCUSED = frozenset({Why.RESERVED, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SUCH_QUEUE, Why.TOO_BIG, Why.NO_NODES})
 """Reasons to wait other than free capacity: a quota, a reservation, or a gang that does not fit on the empty cluster.
@@ -65,7 +67,7 @@ def nobody_waits_for_nothing(snapshot: Snapshot, plan: Plan) -> list[str]:
         request = snapshot.role_request[g]
         asked = request > 0
         by_node = (np.maximum(free[:, asked], 0) // request[asked]).min(axis=1) * nodes
-        fits = max((int(by_node[room].sum()) for room in rooms(snapshot, j)), default=0)
+        fits = max((int(by_node[room].sum()) for room in open_rooms(snapshot, j, plan.policy)), default=0)
         if fits >= snapshot.role_min[g] and not _capped(snapshot, plan, j, g):
             out.append(f"law 4: {snapshot.job_names[j]} waits ({Why(int(plan.why[j])).name}) though {fits} fit")
     return out
@@ -77,6 +79,49 @@ def rooms(snapshot: Snapshot, job: int) -> list[BoolArray]:
         return [np.ones(snapshot.nodes, dtype=np.bool_)]
     row = snapshot.node_domain[snapshot.job_required[job]]
     return [row == domain for domain in sorted(set(row.tolist()) - {-1})]
+
+
+def open_rooms(snapshot: Snapshot, job: int, policy: str) -> list[BoolArray]:
+    """As `rooms`, for policies that keep a job inside one pool of nodes: its part in each pool.
+
+    Without pools for a job that no pool holds even if it is empty, and for one with several roles, of which only the
+    elastic one is kept inside one.
+    """
+    whole = rooms(snapshot, job)
+    roles = np.flatnonzero(snapshot.role_job == job)
+    if policy not in KEEP_TO_A_POOL or len(roles) != 1:
+        return whole
+    return [room & pool for pool in _able_pools(snapshot, int(roles[0])) for room in whole] or whole
+
+
+def _able_pools(snapshot: Snapshot, role: int) -> list[BoolArray]:
+    """The pools (N) of which a room holds the role's minimum, if it is empty."""
+    request = snapshot.role_request[role]
+    asked = request > 0
+    empty = np.maximum(snapshot.node_allocatable - snapshot.node_foreign, 0)[:, asked] // request[asked]
+    nodes = snapshot.class_nodes[snapshot.role_class[role]] & snapshot.node_open
+    by_node = empty.min(axis=1, initial=2**31) * nodes
+    pools = [snapshot.node_pool == pool for pool in sorted(set(snapshot.node_pool.tolist()))]
+    whole = rooms(snapshot, int(snapshot.role_job[role]))
+    return [pool for pool in pools if any(by_node[room & pool].sum() >= snapshot.role_min[role] for room in whole)]
+
+
+def in_one_pool(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Under `goodput`, a preemptible job of one role that gets pods in this plan is in one pool of nodes, if an empty
+    pool holds its minimum at all. A gang that had lost pods is completed beside those that it has."""
+    if plan.policy != "goodput":
+        return []
+    out = []
+    for j in np.flatnonzero((plan.action == Action.ADMIT) | (plan.action == Action.RESIZE)).tolist():
+        roles = np.flatnonzero(snapshot.role_job == j)
+        held = int(snapshot.held_count[np.isin(snapshot.held_role, roles)].sum())
+        lost_pods = 0 < held < snapshot.role_min[roles].sum()
+        if len(roles) != 1 or not snapshot.job_preemptible[j] or lost_pods or not _able_pools(snapshot, int(roles[0])):
+            continue
+        there = set(snapshot.node_pool[plan.node[plan.role == roles[0]]].tolist())
+        if len(there) > 1:
+            out.append(f"pools: {snapshot.job_names[j]} is in {len(there)} of them")
+    return out
 
 
 def _capped(snapshot: Snapshot, plan: Plan, job: int, role: int) -> bool:

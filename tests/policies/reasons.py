@@ -87,7 +87,7 @@ class Look:
 
     def fits(self, role: int) -> int:
         """Replicas of the role that fit after the plan, in one domain if its job requires one."""
-        rooms = laws.rooms(self.s, int(self.s.role_job[role]))
+        rooms = self._rooms(int(self.s.role_job[role]))
         return max((self._slots(role, self.free, self._nodes(role) & room) for room in rooms), default=0)
 
     def best_rooms(self, job: int, free: Any) -> list[Any]:
@@ -98,7 +98,7 @@ class Look:
             roles = self.roles(job)
             return min(self._slots(r, free, self._nodes(r) & room) / int(self.s.role_min[r]) for r in roles)
 
-        rooms = laws.rooms(self.s, job)
+        rooms = self._rooms(job)
         most = max(map(part, rooms), default=0.0)
         return [room for room in rooms if part(room) >= most * (1 - NEAR)]
 
@@ -124,12 +124,18 @@ class Look:
         """Whether each role of the gang fits by itself, all in one domain if the job requires one."""
         return any(
             all(self._slots(r, self.free, self._nodes(r) & room) >= self.s.role_min[r] for r in self.roles(job))
-            for room in laws.rooms(self.s, job)
+            for room in self._rooms(job)
         )
+
+    def _rooms(self, job: int) -> list[Any]:
+        """The sets of nodes of which one has to hold all of the job, under this policy."""
+        return laws.open_rooms(self.s, job, self.plan.policy)
 
     def says_what_fits(self, job: int, values: Numbers) -> bool:
         """Whether the first two values are the replicas of a role that the gang needs and that fit."""
         rooms = self.best_rooms(job, self.free) or [np.zeros(self.s.nodes, dtype=np.bool_)]
+        if self.plan.policy == "fair+goodput":
+            rooms = [*rooms, *laws.rooms(self.s, job)]  # between queues, gangs are told as under `fair`
         return any(
             (values[0], values[1]) == (self.s.role_min[r], self._slots(r, self.free, self._nodes(r) & room))
             for r in self.roles(job)

@@ -24,7 +24,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from tests.policies import brute, laws
 from tests.policies.generators import random_snapshot, snapshots, some_profile
-from tests.policies.judging import judge, parts, queue_parts, topology_parts
+from tests.policies.judging import judge, parts, pool_parts, queue_parts, topology_parts
 
 SNAPSHOTS = int(os.environ.get("DIFLOW_LAW_SNAPSHOTS") or 1000)
 POLICIES = ("fit", "fair", "goodput", "fair+goodput")
@@ -37,6 +37,7 @@ BRUTE_FORCED = max(20, SNAPSHOTS // 1000)
 def test_no_random_snapshot_breaks_a_law(name: str) -> None:
     work = [*parts(name, SNAPSHOTS, dear_each=40), *queue_parts(name, SNAPSHOTS, dear_each=40)]
     work += topology_parts(name, SNAPSHOTS, dear_each=40)
+    work += pool_parts(name, SNAPSHOTS, dear_each=40)
     judged = judge(work)
     assert [line for _, lines in judged for line in lines] == []
     assert sum(count for count, _ in judged) >= 0.99 * sum(part.count for part in work)

@@ -21,7 +21,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput import memory
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.fitting import fit_all
-from diflow.allocator.policies.goodput.table import Tables
+from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.state.applications import Application, Batches, Lesson, learned
 from tests.policies import laws as judged
@@ -141,7 +141,7 @@ def test_a_memory_that_does_not_fit_is_dropped_and_the_job_treated_as_the_first(
     model = fit_all([prior().observations])[0]
     assert memory.inherited(seen.observations, prior(), model) is None
     with_memory, without = (
-        Case(cluster(replace(seen, prior=given), placed=4), PolicySettings(), Tables()).table
+        Case(cluster(replace(seen, prior=given), placed=4), PolicySettings(), PoolTables()).table
         for given in (prior(), None)
     )
     assert np.array_equal(with_memory.goodput, without.goodput)
@@ -157,7 +157,7 @@ def test_a_memory_that_discourages_is_not_believed_before_the_job_has_tried() ->
 
 def test_the_restart_cost_of_the_application_replaces_the_setting() -> None:
     cheap, dear = (
-        Case(cluster(own((1, 1), (1, 2), inherits=given), placed=1), PolicySettings(restart_seconds=30.0), Tables())
+        Case(cluster(own((1, 1), (1, 2), inherits=given), placed=1), PolicySettings(restart_seconds=30.0), PoolTables())
         for given in (None, prior())
     )
     assert np.isnan(cheap.table.restart_seconds).all()
@@ -168,7 +168,7 @@ def test_the_restart_cost_of_the_application_replaces_the_setting() -> None:
 
 def left(profile: Profile, *, now: float = 0.0, service: float = 0.0) -> float:
     snapshot = cluster(profile, placed=1, now=now, service=service)
-    case = Case(snapshot, PolicySettings(), Tables())
+    case = Case(snapshot, PolicySettings(), PoolTables())
     return float(case.table.left_seconds[0] * case.table.goodput[0, 0])
 
 
@@ -199,7 +199,7 @@ def test_progress_alone_says_what_is_left_by_what_was_done() -> None:
         left(replace(own((1, 1)), fraction_done=fraction), now=1000.0, service=1000.0) for fraction in (0.5, 0.8)
     )
     assert half == pytest.approx(4 * most)
-    rate = Case(cluster(own((1, 1)), placed=1), PolicySettings(), Tables()).table.goodput[0, 0]
+    rate = Case(cluster(own((1, 1)), placed=1), PolicySettings(), PoolTables()).table.goodput[0, 0]
     assert half == pytest.approx(1000.0 * rate)
     busy = left(replace(own((1, 1), (1, 4)), fraction_done=0.5), now=1000.0, service=1000.0)
     assert busy > 2 * half, "nobody counted its replicas: they are those of its newest observation"

@@ -127,7 +127,10 @@ def _operate(target: Any, operation: Json) -> None:
     for part in way:
         target = target[int(part)] if isinstance(target, list) else target[part]
     if operation["op"] == "test":
-        found = target[int(last)] if isinstance(target, list) else target[last]
+        if operation["value"] is None and isinstance(target, dict):  # of what is not there, as API servers have it
+            found = target.get(last)
+        else:
+            found = target[int(last)] if isinstance(target, list) else target[last]
         assert found == operation["value"]
     elif isinstance(target, list) and last == "-":
         target.append(operation["value"])

@@ -12,6 +12,8 @@ from diflow.bounds import MOST_HEALTH_RESTARTS, MOST_REPLICAS
 from diflow.state import health
 from diflow.state.health import LONGEST_WHY, HealthState, Stop, numbers, ranges
 from diflow.state.patches import canonical_json
+from diflow.state.status import derive
+from tests.state.seen import SeenJob
 
 _RANKS = st.frozensets(st.integers(0, MOST_REPLICAS - 1), max_size=30)
 
@@ -127,3 +129,44 @@ def test_a_pod_that_was_made_later_is_not_the_one_to_be_ended() -> None:
     assert not stop.has("worker", 1, 101.0)
     assert not stop.has("worker", 2, 50.0)
     assert not stop.has("head", 1, 50.0)
+
+
+def condition(found: HealthState, *, rounds: tuple[str, ...] = ("1",), phase: str = "Running") -> Any:
+    job = SeenJob("job", preemptible=True, worker=2).all_ready()
+    for round_ in rounds[1:]:
+        job.moves_to(round_, worker=2)
+    job.annotations["diflow/health"] = found.text()
+    status = derive((job if phase == "Running" else job.ended(90, phase)).workflow(), job.all_pods())
+    last = status.to_dict()["conditions"][-1]
+    assert status.conditions[-1].type == status.phase, "the phases are as without it"
+    return last if last["type"] == "Healthy" else None
+
+
+WHEN = "2026-11-21T09:40:44Z"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "reason"),
+    [
+        ({"why": "w", "silent": frozenset({1}), "stalled": frozenset({0, 1})}, "False", "ReplicasSilent"),
+        ({"why": "w", "stalled": frozenset({0, 1})}, "False", "ReplicasStalled"),
+        ({"why": "w", "slow": {1: 3.0}}, "False", "ReplicasSlow"),
+        ({"why": "w"}, "False", "Restarted"),
+        ({"why": "w", "is_unheard": True}, "Unknown", "NotJudged"),
+        ({}, "True", "ReplicasAdvance"),
+    ],
+)
+def test_what_was_found_is_a_condition_beside_those_of_the_phases(fields: Any, status: str, reason: str) -> None:
+    found = condition(HealthState("1", WHEN, **fields))
+    assert (found["status"], found["reason"], found["lastTransitionTime"]) == (status, reason, WHEN)
+    assert found["message"] == fields.get("why", "all replicas advance")
+
+
+def test_what_was_found_in_an_earlier_round_was_mended_by_a_restart() -> None:
+    found = condition(HealthState("1", WHEN, why="w", last="no step; restarted"), rounds=("1", "2"))
+    assert (found["status"], found["reason"], found["message"]) == ("True", "Restarted", "no step; restarted")
+
+
+def test_a_job_that_has_ended_is_not_called_healthy() -> None:
+    assert condition(HealthState("1", WHEN), phase="Succeeded") is None
+    assert condition(HealthState("1", WHEN, why="w", silent=frozenset({1})), phase="Failed") is None

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from diflow import keys
+from diflow.allocator.engine import records
+from diflow.job import Health, NodeCheck
+from diflow.server.api import reading
 from diflow.server.api.folding import Shape, fold
 from diflow.server.api.reading import read_pod
 from diflow.state import chain, nodenames, untrusted
+from diflow.workflows import render
+from tests.allocator.lab import job, task
 
 # int() takes some of these as numbers, raises on others, and str.isdigit() is true of many.
 ODD = [
@@ -66,3 +72,39 @@ def test_a_value_may_have_64_levels(around: str) -> None:
     with pytest.raises(ValueError, match="too deep"):
         untrusted.load(nested(untrusted.MOST_LEVELS + 1))
     untrusted.load(f"[{','.join(['[]'] * 1000)}]")
+
+
+_LISTS = "[" + "[]," * 75_000 + "[]]"
+
+
+@pytest.mark.parametrize(
+    "key", ["allocation", "decision", "bounds", "history-before", "excluded-nodes", "health", "node-check", "dijob"]
+)
+def test_an_annotation_of_eighty_thousand_lists_is_not_parsed(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = render(job("job", task("worker"), node_check=NodeCheck(), health=Health()))
+    body["metadata"]["annotations"][f"diflow/{key}"] = _LISTS[: 90_000 if key == "node-check" else None]
+    assert _longest_decoded(body, monkeypatch) < 5_000
+
+
+@pytest.mark.parametrize("name", ["rounds", "granted", "released", "incarnations", "replicas", "profilings", "memory"])
+def test_a_parameter_of_eighty_thousand_lists_is_not_parsed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = render(job("job", task("worker")))
+    given = [p for p in body["spec"]["arguments"]["parameters"] if p["name"] != name]
+    body["spec"]["arguments"]["parameters"] = [*given, {"name": name, "value": f"[{_LISTS[-60_000:]}"}]
+    assert _longest_decoded(body, monkeypatch) < 5_000
+
+
+def _longest_decoded(body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The characters of the longest text that is parsed when this Workflow is read."""
+    seen = [0]
+
+    class Decoder(json.JSONDecoder):
+        def decode(self, s: str, *args: Any) -> Any:
+            seen.append(len(s))
+            return super().decode(s, *args)
+
+    monkeypatch.setattr(untrusted, "_DECODER", Decoder())
+    body["metadata"] |= {"namespace": "default", "uid": "u", "resourceVersion": "1"}
+    records.read_workflow(body)
+    reading.read_workflow(body)
+    return max(seen)

@@ -12,6 +12,11 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import empty_slots
 
+MOST_POOLS = 16
+"""Pools among which a job's is chosen: more than there are types of GPU in a cluster. The table of a job has a row for
+each, so if every node were a pool (another label than that of GPUs), it would outgrow the memory. Above this number
+pools are not distinguished."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gangs:
@@ -36,13 +41,21 @@ class Gangs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """For each job (J): elastic replicas held, on how many nodes, whether it runs, whether it may change, its pool."""
+    """For each job (J): elastic replicas held, on how many nodes, whether it runs, whether it may change, and its pool:
+    where it runs (`present_pool`), and the one that the plan is for (`pool`); -1: none."""
 
     held: IntArray
     held_nodes: IntArray
     running: BoolArray
     free_to_move: BoolArray
     pool: IntArray
+    present_pool: IntArray
+
+    @property
+    def changes_pool(self) -> BoolArray:
+        """The running jobs for which another pool was chosen (J)."""
+        out: BoolArray = (self.present_pool >= 0) & (self.pool >= 0) & (self.pool != self.present_pool)
+        return out
 
 
 def gangs_of(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
@@ -113,42 +126,32 @@ def view_of(snapshot: Snapshot, gangs: Gangs, considered: BoolArray | None) -> V
     free = (snapshot.job_queue >= 0) & ~(running & stays)
     if considered is not None:
         free &= considered
+    present = _pools(snapshot, running, gangs.elastic)
     return View(
         held=held[gangs.elastic],
         held_nodes=np.bincount(snapshot.held_role, minlength=snapshot.roles)[gangs.elastic],
         running=running,
         free_to_move=free,
-        pool=_pools(snapshot, running, gangs.elastic),
+        pool=present,
+        present_pool=present,
+    )
+
+
+def has_pools(snapshot: Snapshot) -> bool:
+    """Whether the nodes are of several pools, and not of more than a policy chooses among."""
+    return 1 < len(snapshot.pool_names) <= MOST_POOLS and bool(
+        (snapshot.node_pool[1:] != snapshot.node_pool[:-1]).any()
     )
 
 
 def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArray:
-    """The pool of each job (J): where it runs, or the fastest one with free capacity; -1 if there is only one pool."""
+    """The pool where the elastic role of each job runs (J); -1 if it does not run, or if there is only one pool."""
     out = np.full(snapshot.jobs, -1, dtype=np.int64)
-    pools = len(snapshot.pool_names)
-    if pools <= 1 or (snapshot.node_pool[1:] == snapshot.node_pool[:-1]).all():
+    if not has_pools(snapshot):
         return out
-    first = np.searchsorted(snapshot.role_job[snapshot.held_role], np.arange(snapshot.jobs))
-    out[running] = snapshot.node_pool[snapshot.held_node[first[running]]]
-    free = np.zeros((pools, len(snapshot.resources)))
-    np.add.at(
-        free,
-        snapshot.node_pool,
-        np.where(snapshot.node_open[:, None], np.maximum(snapshot.free_after_termination(), 0), 0),
-    )
-    total = np.maximum(free.sum(axis=0), 1.0)
-    ok: dict[tuple[int, bytes], BoolArray] = {}
-    for j in np.flatnonzero(~running).tolist():
-        role = int(elastic[j])
-        request = snapshot.role_request[role]
-        key = (int(snapshot.role_class[role]), request.tobytes())
-        if key not in ok:
-            nodes = empty_slots(snapshot, role) > 0
-            ok[key] = np.bincount(snapshot.node_pool[nodes], minlength=pools) > 0
-        need = request * snapshot.role_min[role]
-        spare = ((free - need) / total).min(axis=1)
-        score = np.where(ok[key], snapshot.pool_speed * np.where(spare >= 0, 1.0 + spare, 0.1), -1.0)
-        best = int(score.argmax())
-        out[j] = best
-        free[best] -= need
+    at = np.searchsorted(snapshot.held_role, elastic)
+    there = np.minimum(at, max(len(snapshot.held_role) - 1, 0))
+    holds = running & (at < len(snapshot.held_role))
+    holds[holds] = snapshot.held_role[there[holds]] == elastic[holds]
+    out[holds] = snapshot.node_pool[snapshot.held_node[there[holds]]]
     return out

@@ -22,6 +22,7 @@ from diflow.allocator.policies.waiting import (
     grow_in_place,
     make_whole,
     minimum_gang,
+    needed_and_fitting,
     reserve,
     start_order,
     told_impossible,
@@ -38,7 +39,9 @@ class Placing:
     def __init__(self, case: Case) -> None:
         self._case = case
         self.ledger = Ledger(case.snapshot)
-        self.ledger.pool_of = {job: pool for job, pool in enumerate(case.view.pool.tolist()) if pool >= 0}
+        self._pool: list[int] = case.view.pool.tolist()
+        roles_of = case.snapshot.facts.roles_of
+        self.ledger.pool_of = {role: pool for job, pool in enumerate(self._pool) if pool >= 0 for role in roles_of[job]}
         self.reasons = JobReasons(case.snapshot)
         self.kept: Kept = []
         self.reserved_for = -1
@@ -47,8 +50,12 @@ class Placing:
         """Place these targets; with a problem, raise jobs to larger configurations in what is left over."""
         case = self._case
         order = start_order(case.snapshot)
+        if problem is None:
+            # No running job changes, whatever pool was chosen for it.
+            for j in case.view.changes_pool.nonzero()[0].tolist():
+                self._confine(j, int(case.view.present_pool[j]))
         make_whole(self.ledger, order, case.considered, self.reasons)
-        self._place(target)
+        self._place(target, pools=problem is not None)
         self.fill()
         grow_in_place(
             self.ledger,
@@ -69,9 +76,11 @@ class Placing:
 
     # -- targets --
 
-    def _place(self, target: IntArray) -> None:
+    def _place(self, target: IntArray, *, pools: bool) -> None:
+        """Place these targets. `pools`: in the chosen pools, also if the number of replicas is the same."""
         case, view, ledger, starved = self._case, self._case.view, self.ledger, self._case.starved
-        changed = (view.free_to_move & (target != view.held)).nonzero()[0]
+        moves = case.changes(target) if pools else view.free_to_move & (target != view.held)
+        changed = moves.nonzero()[0]
         before: dict[int, Placement] = {j: ledger.release(j) for j in changed[view.running[changed]].tolist()}
         if starved >= 0 and target[starved] == 0:
             low = case.gangs.low_list[starved]
@@ -101,13 +110,37 @@ class Placing:
         together = role if count <= gangs.per_node_list[job] and not spread else -1
         if not self._case.quota.admits(self.ledger, job, want):
             return False
+        if self.ledger.try_gang(job, want, together=together) is not None:
+            return True
+        if len(want) == 1 or self._pool[job] < 0:
+            return False
+        # The other roles may need nodes of another pool, such as nodes without GPUs.
+        self._confine(job, self._pool[job], elastic_alone=True)
         return self.ledger.try_gang(job, want, together=together) is not None
 
     def _put_minimum(self, job: int) -> bool:
-        """Place the minimum of all roles, in any pool."""
-        self.ledger.pool_of.pop(job, None)
+        """Place the minimum of all roles, the elastic one in any one pool."""
         want = minimum_gang(self.ledger, job)
-        return self._case.quota.admits(self.ledger, job, want) and self.ledger.try_gang(job, want) is not None
+        if not self._case.quota.admits(self.ledger, job, want):
+            return False
+        if self._pool[job] < 0:
+            return self.ledger.try_gang(job, want) is not None
+        for pool in self._case.pools_of(job):
+            for alone in (False, True) if len(want) > 1 else (False,):
+                self._confine(job, pool, elastic_alone=alone)
+                if self.ledger.try_gang(job, want) is not None:
+                    return True
+        self._confine(job, self._pool[job])
+        return False
+
+    def _confine(self, job: int, pool: int, *, elastic_alone: bool = False) -> None:
+        """Place the job's replicas in this pool from now on; -1: in any."""
+        self._pool[job] = pool
+        for role in self._case.snapshot.facts.roles_of[job]:
+            if pool < 0 or (elastic_alone and role != self._case.gangs.elastic_list[job]):
+                self.ledger.pool_of.pop(role, None)
+            else:
+                self.ledger.pool_of[role] = pool
 
     def _put_smaller(self, job: int, wanted: int, before: Placement | None) -> None:
         """Place the largest configuration below `wanted` that fits; at its present size, on its nodes if possible."""
@@ -115,11 +148,14 @@ class Placing:
         for count in reversed(case.table.replicas[job].tolist()):
             if not 0 < count < wanted:
                 continue
-            if before is not None and count == int(case.view.held[job]) and _back(ledger, job, before):
+            same = count == int(case.view.held[job]) and not case.view.changes_pool[job]
+            if before is not None and same and _back(ledger, job, before):
                 return
             if self._put(job, count):
                 return
         if before is not None and _back(ledger, job, before):
+            if case.view.present_pool[job] >= 0:
+                self._confine(job, int(case.view.present_pool[job]))
             return
         self._put(job, case.gangs.low_list[job], spread=True)
 
@@ -131,6 +167,8 @@ class Placing:
         match = (table.replicas == now[:, None]) & (now[:, None] > 0)
         column = np.where(match.any(axis=1), match.argmax(axis=1), -1)
         movable = case.view.free_to_move & (column >= 0) & snapshot.job_preemptible
+        # The problem says nothing of a job that got no place in the pool that was chosen for it.
+        movable &= np.array(self._pool, dtype=np.int64) == case.view.pool
         rows, columns = np.arange(snapshot.jobs), np.arange(match.shape[1])
         value = np.where(np.isfinite(problem.value) & movable[:, None], problem.value, -np.inf)
         raised = False
@@ -204,7 +242,9 @@ class Placing:
     def _start(self, job: int) -> bool:
         """Start the job with its minimum: on one node, over several, or in another pool."""
         low = self._case.gangs.low_list[job]
-        alone = len(self._case.gangs.wants[job]) == 1 and job not in self.ledger.pool_of
+        if self._pool[job] >= 0 and self._is_plain(job) and max(self._by_pool(job)) < low:
+            return False
+        alone = len(self._case.gangs.wants[job]) == 1 and self._pool[job] < 0
         if alone and self.ledger.most(job, self._case.gangs.elastic_list[job]) < low:
             return False
         return self._put(job, low) or self._put(job, low, spread=True) or self._put_minimum(job)
@@ -254,14 +294,43 @@ class Placing:
     def _explain_waiting(self) -> None:
         """Set the reasons of waiting jobs. The ledger must have no reservation."""
         ledger, facts = self.ledger, self._case.snapshot.facts
-        # The pool chosen for a new job does not confine it: it may start in another one.
-        ledger.pool_of = {}
         told: dict[int, Told] = {}
         for j in np.flatnonzero(~ledger.holding()).tolist():
             kind = facts.kinds[j]
             if facts.pinned[j] or kind not in told:
+                self._confine_to_best(j)
                 told[kind] = self._told(j)
             self.reasons.set(j, *told[kind])
+
+    def _confine_to_best(self, job: int) -> None:
+        """Confine the job to the pool where most of its minimum fits: that is what it is told about. The roles of a job
+        may be in several pools, so one with several is told about all nodes."""
+        pools = self._case.pools_of(job) if self._pool[job] >= 0 else []
+        if len(self._case.gangs.wants[job]) > 1:
+            pools = [-1] if pools else []
+        if not pools:
+            return
+        fits = dict.fromkeys(pools, 0.0)
+        if len(pools) > 1 and self._is_plain(job):
+            by_pool = self._by_pool(job)
+            fits = {pool: by_pool[pool] for pool in pools}
+        elif len(pools) > 1:
+            for pool in pools:
+                self._confine(job, pool)
+                fits[pool] = needed_and_fitting(self.ledger, job)[1]
+        self._confine(job, max(pools, key=lambda pool: (fits[pool], -pool)))
+
+    def _is_plain(self, job: int) -> bool:
+        """Whether the job has one role, and may be anywhere."""
+        facts = self._case.snapshot.facts
+        return len(facts.roles_of[job]) == 1 and facts.required[job] < 0 and not facts.pinned[job]
+
+    def _by_pool(self, job: int) -> list[float]:
+        """Replicas of the job's elastic role that fit in each pool now."""
+        s, role = self._case.snapshot, self._case.gangs.elastic_list[job]
+        fits = np.minimum(self.ledger.slots(role), 2**31)
+        out: list[float] = np.bincount(s.node_pool, weights=fits, minlength=len(s.pool_names)).tolist()
+        return out
 
     def _told(self, job: int) -> Told:
         case, ledger = self._case, self.ledger

@@ -16,8 +16,8 @@ from diflow.allocator.model.plan import PREEMPT, RESIZE, Plan, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fixed_point import followed, is_no_worse, recounted
 from diflow.allocator.policies.goodput.case import Case
+from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.solver import Solver
-from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.settings import PolicySettings
 
 Quotas = Callable[[Snapshot], IntArray]
@@ -30,7 +30,7 @@ class GoodputPolicy:
     def __init__(self, settings: PolicySettings | None = None, *, name: str = "goodput") -> None:
         self.name = name
         self._settings = settings or PolicySettings()
-        self._tables = Tables()
+        self._tables = PoolTables()
         self._last: Case | None = None
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:

@@ -40,10 +40,18 @@ def weights(
     `speed` (J×C): of each configuration of the table; `amounts` (J×C×R): its resources. The values depend only on what
     carrying out a plan does not change; otherwise each plan would cause the next.
     """
-    left = seconds_left(snapshot, table)
+    left = seconds_left(snapshot, table.left_seconds)
     total = snapshot.capacity()[snapshot.node_open].sum(axis=0)
     share = (amounts / np.maximum(total, 1)).max(axis=2)
     cost, pace = unit_costs(speed, share, table.anyway & (snapshot.job_queue >= 0)[:, None])
+    return weighted(snapshot, settings, left, cost, pace), left
+
+
+def weighted(
+    snapshot: Snapshot, settings: PolicySettings, left: FloatArray, cost: FloatArray, pace: FloatArray
+) -> FloatArray:
+    """The value of a second of each job's work (J). `cost`, `pace` (J): of a unit of it, and the speed of the cheapest
+    configuration; `left` (J): seconds left in the smallest one."""
     weight = cost * ahead_of(np.maximum(left / pace, YOUNG_SECONDS), snapshot, settings.queue_ahead)
     if settings.patience > 0:
         age = np.maximum(snapshot.now_seconds - snapshot.job_created_seconds, 0.0)
@@ -54,7 +62,8 @@ def weights(
         levels, at = np.unique(priority, return_inverse=True)
         steps = np.minimum(np.diff(levels, prepend=levels[:1]), WIDEST_STEP)
         priority = np.minimum(np.cumsum(steps)[at], MOST_PRIORITIES)
-    return weight * np.power(settings.priority_factor, priority), left
+    out: FloatArray = weight * np.power(settings.priority_factor, priority)
+    return out
 
 
 def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple[FloatArray, FloatArray]:
@@ -87,13 +96,14 @@ def _cheapest(pace: FloatArray, share: FloatArray, price: float) -> IntArray:
     return out
 
 
-def seconds_left(snapshot: Snapshot, table: Table) -> FloatArray:
-    """Seconds left of each job in its smallest configuration (J), at least one period."""
+def seconds_left(snapshot: Snapshot, known: FloatArray) -> FloatArray:
+    """Seconds left of each job in its smallest configuration (J), at least one period. `known` (J): as far as they are
+    known, else NaN."""
     # Without progress reports: as much again as its service so far, as for heavy-tailed durations. In steps of a factor
     # of four, or ranks would change each cycle, and each change costs a restart.
     unknown = np.maximum(snapshot.job_service_seconds, YOUNG_SECONDS)
     unknown = YOUNG_SECONDS * np.power(4.0, np.floor(np.log(unknown / YOUNG_SECONDS) / np.log(4.0)))
-    out: FloatArray = np.where(np.isfinite(table.left_seconds), np.maximum(table.left_seconds, YOUNG_SECONDS), unknown)
+    out: FloatArray = np.where(np.isfinite(known), np.maximum(known, YOUNG_SECONDS), unknown)
     return out
 
 

@@ -29,11 +29,16 @@ class Solver:
             return self.keep
         problem = problem_of(case)
         target, bound = targets(case, problem)
-        if (target == case.view.held)[free].all():
+        if not case.changes(target).any():
             return self.keep
         plan, kept = self._reach(target, problem), total(self.keep)
         best = max(total(plan), kept)
-        if best < CLOSE * bound and is_tiny(case) and (found := searched(case, problem, best)) is not None:
+        if (
+            case.pooled is None
+            and best < CLOSE * bound
+            and is_tiny(case)
+            and (found := searched(case, problem, best)) is not None
+        ):
             plan = found.plan(self._name)
         return plan if total(plan) > kept + MARGIN * abs(kept) else self.keep
 

@@ -47,6 +47,18 @@ class Table:
     restart_seconds: FloatArray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bounds:
+    """As the arguments of `Tables.make`. `untold` (J): the most replicas of a job without a model."""
+
+    low: IntArray
+    high: IntArray
+    per_node: IntArray
+    held: IntArray
+    held_nodes: IntArray
+    untold: IntArray
+
+
 class Tables:
     """Makes the table of a snapshot; caches values of jobs whose reports and limits did not change."""
 
@@ -80,13 +92,25 @@ class Tables:
         never to report.
         """
         data = self._read(snapshot)
-        known: BoolArray = np.isfinite(data[:, ALPHA_C])
         # A job assumed never to report may have its desired replicas.
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
-        reach = np.where(
-            known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, np.maximum(low, start))
-        )
+        bounds = _Bounds(low, high, per_node, held, held_nodes, np.where(silent, wanted, np.maximum(low, start)))
+        replicas, anyway, value = self._filled(snapshot.job_names, data, bounds, growth, between_nodes)
+        goodput = value[:, 2:]
+        first, known = goodput[:, 0], np.isfinite(data[:, ALPHA_C])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            left_seconds = np.where(known & (first > 0), self._work_left(snapshot, data, per_node) / first, np.nan)
+        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway, data[:, _RESTART])
+
+    def _filled(
+        self, names: tuple[str, ...], data: FloatArray, bounds: _Bounds, growth: float, between_nodes: float
+    ) -> tuple[IntArray, BoolArray, FloatArray]:
+        """Configurations and which of them do not depend on the allocation (J×C), and goodput (J×(2 + C)): of the
+        current placement, of the first configuration on several nodes, and of each configuration."""
+        low, high, per_node, held = bounds.low, bounds.high, bounds.per_node, bounds.held
+        known: BoolArray = np.isfinite(data[:, ALPHA_C])
+        reach = np.where(known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), bounds.untold)
         top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
         reached = np.minimum(high, np.maximum(top, held))
         replicas, anyway = self._grid(low, top, per_node, held, reached)
@@ -94,19 +118,13 @@ class Tables:
         count = np.empty((len(held), replicas.shape[1] + 2), dtype=np.int64)
         count[:, 0], count[:, 1], count[:, 2:] = np.maximum(held, 1), replicas[:, 0], replicas
         several = count > per_node[:, None]
-        several[:, 0], several[:, 1] = held_nodes > 1, replicas[:, 0] > 1
-        value = self._values(
-            snapshot.job_names, data, known=known, count=count, several=several, between_nodes=between_nodes
-        )
+        several[:, 0], several[:, 1] = bounds.held_nodes > 1, replicas[:, 0] > 1
+        value = self._values(names, data, known=known, count=count, several=several, between_nodes=between_nodes)
         if not known.all():
             value[~known] = np.power(count[~known].astype(np.float64), UNKNOWN_SPEEDUP)
         value[:, 0][held == 0] = 0.0
-        goodput = value[:, 2:]
-        goodput[replicas == 0] = 0.0
-        first = goodput[:, 0]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            left_seconds = np.where(known & (first > 0), self._work_left(snapshot, data, per_node) / first, np.nan)
-        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway, data[:, _RESTART])
+        value[:, 2:][replicas == 0] = 0.0
+        return replicas, anyway, value
 
     def _read(self, snapshot: Snapshot) -> FloatArray:
         """What the jobs reported (J×_COLUMNS); only new reports are read."""

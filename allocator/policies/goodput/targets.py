@@ -44,7 +44,7 @@ def problem_of(case: Case) -> Problem:
     cost = np.maximum(share.max(axis=2), 1e-12 * np.maximum(table.replicas, 1))
     running = view.running[:, None]
     speed = np.where(running, values.speed * values.penalty, values.speed)
-    same = (table.replicas == view.held[:, None]) & running
+    same = (table.replicas == view.held[:, None]) & running & ~view.changes_pool[:, None]
     speed = np.where(same, values.present_speed[:, None], speed)
     value = values.of(speed, values.weight[:, None]) + values.bonus[:, None]
     usable = (table.replicas > 0) & (speed > 0) & view.free_to_move[:, None]
@@ -59,6 +59,8 @@ def problem_of(case: Case) -> Problem:
 
 def targets(case: Case, problem: Problem) -> tuple[IntArray, float]:
     """(target replicas of each job's elastic role (J), an upper bound of the value of every choice)."""
+    if case.pooled is not None and case.pooled.column is not None and case.quota.most is None:
+        return replicas_of(case, case.pooled.column), np.inf
     column, bound = exact_columns(problem, most_work=EXACT_WORK)
     if (case.view.pool >= 0).any():
         bound = np.inf  # a job may be worth more in another pool

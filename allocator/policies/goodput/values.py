@@ -7,6 +7,8 @@ restart cost.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
@@ -18,10 +20,46 @@ from diflow.allocator.policies.goodput.table import Table
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import broken_gangs
 
+if TYPE_CHECKING:
+    from diflow.allocator.policies.goodput.pool_values import PoolValues
+
 SERVED_FACTOR = 1e3
 """Bonus for running the job that waited longest, in multiples of the largest weight: more than any other value."""
 LONGEST_HORIZON = 7200.0
 """Longest horizon of a move, in seconds."""
+
+
+def value_of(speed: FloatArray, weight: FloatArray, concavity: float) -> FloatArray:
+    """The values of these speeds, without bonuses."""
+    if concavity == 1.0:
+        return weight * np.maximum(speed, 0.0)
+    out: FloatArray = weight * np.power(np.maximum(speed, 0.0), concavity)
+    return out
+
+
+def penalty_of(
+    snapshot: Snapshot,
+    settings: PolicySettings,
+    speed: FloatArray,
+    left: FloatArray,
+    restart_seconds: FloatArray,
+    *,
+    moved: BoolArray | None,
+) -> FloatArray:
+    """The fraction of the horizon that is left after the restart cost of a move to configurations of these speeds
+    (J×...). `left`, `restart_seconds` (J); `moved` (J): as in `Values`."""
+    # The horizon ends with the job or with its next change, which is expected after as much time as has passed since
+    # the last one.
+    changed = snapshot.job_changed_seconds
+    still = np.where(changed >= 0, snapshot.now_seconds - changed, 0.0)
+    horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
+    restart = np.where(np.isfinite(restart_seconds), restart_seconds, settings.restart_seconds)
+    shape = (-1, *[1] * (speed.ndim - 1))
+    ahead = np.minimum(left.reshape(shape) / np.maximum(speed, 1e-9), horizon.reshape(shape))
+    out: FloatArray = ahead / (ahead + restart.reshape(shape))
+    if moved is not None:
+        out[moved] = 1.0
+    return out
 
 
 class Values:
@@ -48,10 +86,24 @@ class Values:
         served: BoolArray,
         moved: BoolArray | None,
         before: Values | None,
+        pooled: PoolValues | None = None,
     ) -> None:
-        """`served` (J): jobs that get the bonus. `moved` (J): jobs for which resizing is free. `before`: the values of
-        a snapshot from which this one follows by carrying out a plan; their weights are used again."""
+        """`pooled`: the values in each pool, if there are several. `served` (J): jobs that get the bonus. `moved` (J):
+        jobs for which resizing is free. `before`: the values of a snapshot from which this one follows by carrying out
+        a plan; their weights are used again."""
         self._snapshot, self._gangs, self._table, self._concavity = snapshot, gangs, table, settings.concavity
+        self._pooled = pooled
+        self.amounts: IntArray = table.replicas[:, :, None] * gangs.request[:, None, :] + gangs.others[:, None, :]
+        self.weight: FloatArray
+        self.left: FloatArray
+        self.bonus: FloatArray
+        self.penalty: FloatArray
+        if pooled is not None:
+            rows, pool = np.arange(snapshot.jobs), np.maximum(view.pool, 0)
+            self.speed, self.penalty = pooled.speed[rows, pool], pooled.penalty[rows, pool]
+            self.present_speed, self.spread_speed = pooled.present_speed, pooled.spread_speed[rows, pool]
+            self.weight, self.left, self.bonus = pooled.weight, pooled.left, pooled.bonus
+            return
         base = np.where(table.goodput[:, 0] > 0, table.goodput[:, 0], 1.0)
         self.speed = table.goodput / base[:, None]
         # A broken gang does no work.
@@ -62,31 +114,16 @@ class Values:
         self.speed[hopeless, 0] = 1.0
         self.spread_speed[hopeless] = 1.0
         self.present_speed[hopeless & (view.held > 0)] = 1.0
-        self.amounts: IntArray = table.replicas[:, :, None] * gangs.request[:, None, :] + gangs.others[:, None, :]
-        self.weight: FloatArray
-        self.left: FloatArray
         if before is None:
             self.weight, self.left = weights(snapshot, settings, table, self.speed, self.amounts)
         else:
             self.weight, self.left = before.weight, before.left
-        self.bonus: FloatArray = np.where(served, SERVED_FACTOR * float(self.weight.max(initial=0.0)), 0.0)
-        # The horizon ends with the job or with its next change, which is expected after as much time as has passed
-        # since the last one.
-        changed = snapshot.job_changed_seconds
-        still = np.where(changed >= 0, snapshot.now_seconds - changed, 0.0)
-        horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
-        ahead = np.minimum(self.left[:, None] / np.maximum(self.speed, 1e-9), horizon[:, None])
-        restart = np.where(np.isfinite(table.restart_seconds), table.restart_seconds, settings.restart_seconds)
-        self.penalty: FloatArray = ahead / (ahead + restart[:, None])
-        if moved is not None:
-            self.penalty[moved] = 1.0
+        self.bonus = np.where(served, SERVED_FACTOR * float(self.weight.max(initial=0.0)), 0.0)
+        self.penalty = penalty_of(snapshot, settings, self.speed, self.left, table.restart_seconds, moved=moved)
 
     def of(self, speed: FloatArray, weight: FloatArray) -> FloatArray:
         """The values of these speeds, without bonuses."""
-        if self._concavity == 1.0:
-            return weight * np.maximum(speed, 0.0)
-        out: FloatArray = weight * np.power(np.maximum(speed, 0.0), self._concavity)
-        return out
+        return value_of(speed, weight, self._concavity)
 
     def present(self) -> FloatArray:
         """Value of the current allocation of each job, without bonuses (J)."""
@@ -108,14 +145,19 @@ class Values:
         if snapshot.jobs == 0:
             return 0.0
         rows, roles = np.arange(snapshot.jobs), snapshot.roles
-        count = np.bincount(plan.role, weights=plan.count, minlength=roles)[gangs.elastic]
+        count = np.bincount(plan.role, weights=plan.count, minlength=roles)[gangs.elastic].astype(np.int64)
         nodes = np.bincount(plan.role, minlength=roles)[gangs.elastic]
-        at = self.column_of(count, rows)
-        speed = np.where(count > 0, self.speed[rows, at], 0.0)
-        spread = (count == gangs.low) & (nodes > 1) & (count <= gangs.per_node)
-        speed = np.where(spread, self.spread_speed, speed)
+        if self._pooled is None:
+            at = self.column_of(count, rows)
+            made, penalty = self.speed[rows, at], self.penalty[rows, at]
+            spread_speed, per_node = self.spread_speed, gangs.per_node
+        else:
+            made, penalty, spread_speed, per_node = self._pooled.under(plan, gangs, count)
+        speed = np.where(count > 0, made, 0.0)
+        spread = (count == gangs.low) & (nodes > 1) & (count <= per_node)
+        speed = np.where(spread, spread_speed, speed)
         resized = plan.action == RESIZE
-        paid = np.where(resized & snapshot.job_preemptible, self.penalty[rows, at], 1.0)
+        paid = np.where(resized & snapshot.job_preemptible, penalty, 1.0)
         speed = np.where(plan.action == KEEP, self.present_speed, speed * paid)
         # Growth of a job that is not preemptible was asked for by its user: it never counts as a loss.
         asked = resized & ~snapshot.job_preemptible

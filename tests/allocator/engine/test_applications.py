@@ -23,6 +23,7 @@ from diflow.allocator.engine.records import JobRead, read_workflow, trim_node, t
 from diflow.errors import LostLeadershipError
 from diflow.kube.kinds import CONFIG_MAP, NODE, WORKFLOW
 from diflow.kube.reflector import Reflector
+from diflow.names import pool_number
 from diflow.state import applications
 from diflow.state.allocation import Allocation
 from diflow.state.applications import BINS, Application
@@ -464,3 +465,57 @@ def test_a_job_is_named_in_the_record_by_its_image_if_it_names_no_application() 
     assert read(workflow("a")).application == read(workflow("b", image="r/rl:9")).application
     assert read(workflow("a")).application.startswith("rl-")
     assert read(workflow("a", namespace="x")).application != read(workflow("a")).application
+
+
+def _in_two_pools() -> dict[str, Any]:
+    """A report of a job that has run in the pool t4, and then in a100."""
+    t4, a100 = pool_number("t4"), pool_number("a100")
+    rows = [[1, 1, 32, 0.4, 0.4, t4], [1, 2, 32, 0.4, 0.42, t4], [1, 1, 32, 0.1, 0.1, a100], [1, 4, 32, 0.1, 0.11, 77]]
+    return {**REPORT, "observed": rows}
+
+
+def _node(scene: Scene, name: str, pool: str) -> None:
+    scene.api.add(NODE, {"metadata": {"name": name, "labels": {"gpu": pool}}, "status": {"allocatable": {"cpu": "8"}}})
+
+
+def test_what_a_job_has_shown_is_kept_for_the_pool_where_it_was_measured(scene: Scene) -> None:
+    scene.prepare("default")
+    _node(scene, "n1", "a100")
+    _node(scene, "n2", "t4")
+    scene.add(
+        workflow(
+            "one",
+            report=_in_two_pools(),
+            ended="Succeeded",
+            annotations={keys.APPLICATION: "resnet"},
+            node="n1",
+        )
+    )
+    assert scene.learn() == 1
+    records = scene.records()
+    # The last row names a pool that the cluster does not have.
+    assert {key: [shape[:2] for shape in record.shapes] for key, record in records.items()} == {
+        ("resnet", "a100"): [(1, 1)],
+        ("resnet", "t4"): [(1, 1), (1, 2)],
+    }
+    assert (len(records["resnet", "a100"].works), len(records["resnet", "t4"].works)) == (1, 0)
+    assert scene.learn() == 0, "once"
+
+
+def test_a_job_inherits_the_records_of_all_pools(scene: Scene) -> None:
+    scene.prepare("default")
+    _node(scene, "n1", "a100")
+    _node(scene, "n2", "t4")
+    scene.add(
+        workflow("one", report=_in_two_pools(), ended="Succeeded", annotations={keys.APPLICATION: "r"}, node="n1"),
+        workflow("two", annotations={keys.APPLICATION: "r"}, node="n2"),
+    )
+    scene.learn()
+    eventually(lambda: scene._is_current(scene.memory), "the memory is seen")
+    read = next(item["read"] for (_, name), item in scene.memory._jobs.items().items() if name == "two")
+    profile = scene.memory.profile(read, None)
+    assert profile is not None
+    assert profile.prior is profile.priors[pool_number("t4")]
+    assert set(profile.priors) == {pool_number("t4"), pool_number("a100")}
+    assert profile.local_batches == {pool_number("a100"): 128}
+    assert scene.memory.profile(read, None) is profile, "the same object while nothing changes"

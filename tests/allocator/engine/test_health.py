@@ -282,7 +282,7 @@ def test_a_slow_rank_is_named_and_a_node_that_is_slow_for_several_jobs_too() -> 
             assert at.cluster.running(name)[f"worker-{rank}"] == "c"
             assert says(at, name).startswith(f"worker-{rank} on c is 3.0 times slower than the median of the others")
         assert at.daemon is not None
-        assert at.daemon.allocator.health.slow_nodes == {"c": ("default/one", "default/two")}
+        assert at.daemon.allocator.health.slow_nodes == {"c": (("default", "one"), ("default", "two"))}
         with at.api.changed:
             events = at.api.objects["/api/v1/namespaces/diflow-system/events"].values()
         assert [e["message"] for e in events if e["reason"] == "SlowNode"] == [

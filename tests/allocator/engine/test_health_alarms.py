@@ -166,23 +166,31 @@ def looks(
             training.pass_time(clock.now, every)
 
 
-def noisy(seed: int) -> Training:
+def noisy(seed: int, *, health: Health = HEALTH) -> Training:
     """A job that is well, in one of twelve kinds."""
     chance = np.random.default_rng(seed)
     step = STEP_SECONDS[seed % 3]
     rates = np.full(RANKS, 1 / step)
-    return Training(f"job-{seed}", chance, rates=rates, is_together=bool(seed // 3 % 2))
+    return Training(f"job-{seed}", chance, rates=rates, is_together=bool(seed // 3 % 2), health=health)
 
 
-def false_alarms(*, jobs: int, hours: float, first: int = 0) -> list[str]:
+def false_alarms(*, jobs: int, hours: float, first: int = 0, health: Health = HEALTH) -> list[str]:
     alarms: list[Write] = []
-    for _, writes in looks([noisy(seed) for seed in range(first, first + jobs)], hours=hours):
+    made = [noisy(seed, health=health) for seed in range(first, first + jobs)]
+    for _, writes in looks(made, hours=hours):
         alarms = writes
     return [f"{write.job}: {write.note.message if write.note else write.why}" for write in alarms]
 
 
 def test_noisy_jobs_that_save_and_evaluate_raise_no_alarm() -> None:
     assert false_alarms(jobs=12, hours=6) == []
+
+
+def test_the_ten_minutes_of_dlrover_would_raise_some() -> None:
+    """Between two steps there are the ten minutes of a checkpoint, and the rest of a step or of the time to the next
+    report."""
+    alarms = false_alarms(jobs=12, hours=3, health=Health(progress_seconds=600))
+    assert any("no step for 10m" in alarm for alarm in alarms)
 
 
 @pytest.mark.slow

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from diflow.allocator.engine.pending import _excluded, paused_until
 from diflow.allocator.engine.records import read_pod
+from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
+from diflow.errors import InvalidError
+from diflow.state.exclusions import Exclusions
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed, Lab, job, lab, task
 
@@ -18,6 +25,17 @@ PENDING = 120
 @pytest.fixture
 def at() -> Iterator[Lab]:
     with lab() as made:
+        made.cluster.node("a", cpu=2)
+        made.cluster.node("b", cpu=2)
+        made.cluster.broken = {"b"}
+        yield made
+        assert made.cluster.problems == []
+
+
+@contextmanager
+def usual(seconds: int) -> Iterator[Lab]:
+    """As `at`, with this time for jobs that do not set one."""
+    with lab(settings=AllocatorSettings(writers=1, debounce_seconds=0.0, pending_seconds=seconds)) as made:
         made.cluster.node("a", cpu=2)
         made.cluster.node("b", cpu=2)
         made.cluster.broken = {"b"}
@@ -99,12 +117,100 @@ def test_a_replica_that_comes_back_and_does_not_start_leaves_the_others_alone() 
         assert at.cluster.problems == []
 
 
-def test_a_job_that_does_not_ask_waits_for_its_pods(at: Lab) -> None:
-    at.cluster.submit(job("one", task(replicas=4)))
-    for _ in range(3 * PENDING):
-        at.step()
-    assert messages(at) == []
-    assert len(at.cluster.running("one")) == 2
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_a_job_that_starts_nowhere_does_not_move_others_again_and_again(preemptible: bool) -> None:
+    names = [f"n{number:02d}" for number in range(8)]
+    with lab() as at:
+        for name in names:
+            at.cluster.node(name, cpu=1)
+        other = task(replicas=8, min_replicas=1, max_replicas=8)
+        at.cluster.submit(job("other", other, preemptible=True))
+        at.until(lambda: len(at.cluster.running("other")) == 8, "it runs")
+        at.cluster.broken = set(names)  # of the other one, no pod is made again from here on
+        at.cluster.submit(job("bad", task(), priority="high", preemptible=preemptible, pending_seconds=60))
+        at.until(lambda: len(messages(at, "bad")) == 2, "it did not start twice", seconds=400)
+        assert "it goes back to the queue, for 1m at least" in messages(at, "bad")[1]
+        assert at.allocation("bad") == {}
+        tries = []
+        for _ in range(4):
+            before = at.time.now()
+            count = len(messages(at, "bad"))
+            at.until(lambda count=count: len(messages(at, "bad")) > count, "the next try", seconds=1200)  # type: ignore[misc]
+            tries.append(at.time.now() - before)
+        assert all(later > sooner + 50 for sooner, later in pairwise(tries))
+        assert at.cluster.problems == []
+
+
+def test_when_the_nodes_are_left_out_no_more_the_tries_begin_again() -> None:
+    known = Exclusions()
+    pods = [replace(read_pod({"metadata": {"name": "p"}}), host=f"n{number}") for number in range(20)]
+    for turn in range(1, 9):
+        now = 1e9 + turn
+        known = _excluded(known, pods[:16] if turn % 2 else pods[4:], "which", now)
+        assert len(known.active(now)) == 16
+        assert paused_until(known, now) == (0 if turn == 1 else now + min(1800, 60 * 2 ** (turn - 2)))
+    later = max(entry.until for entry in known.entries)
+    assert paused_until(known, later) == 0
+    assert paused_until(_excluded(known, pods[:1], "which", later), later) == 0
+    failed = Exclusions()
+    for number in range(16):
+        failed = failed.without(f"f{number}", reason="r", source="failure", now=1e9)
+    assert _excluded(failed, pods, "which", 1e9 + 1) == failed
+
+
+def test_an_edited_record_of_tries_bars_a_job_for_half_an_hour_at_most() -> None:
+    for attempt in ("pending/99999", "pending/999999999", "pending/²", "pending/-1", "pending/"):
+        known = Exclusions().without("a", reason="r", source="pending", now=1e9, attempts=[attempt])
+        assert paused_until(known, 1e9) <= 1e9 + 1800
+    ahead = Exclusions().without("a", reason="r", source="pending", now=9e9, attempts=["pending/5"])
+    assert paused_until(ahead, 1e9) == 0
+    both = ahead.without("b", reason="r", source="pending", now=1e9, attempts=["pending/5"])
+    assert paused_until(both, 1e9) == 1e9 + 480
+
+
+def test_a_job_that_is_not_preemptible_and_does_not_ask_waits_for_its_pods() -> None:
+    with usual(PENDING) as at:
+        at.cluster.submit(job("one", task(replicas=4)))
+        for _ in range(3 * PENDING):
+            at.step()
+        assert messages(at) == []
+        assert len(at.cluster.running("one")) == 2
+
+
+def test_a_preemptible_job_that_does_not_ask_has_the_time_of_the_allocator() -> None:
+    with usual(PENDING) as at:
+        scales = task(replicas=4, min_replicas=2, max_replicas=4)
+        at.cluster.submit(job("one", scales, preemptible=True, backoff_limit=0))
+        at.until(lambda: len(at.cluster.running("one")) == 2, "two run on a")
+        for _ in range(PENDING - 20):
+            at.step()
+        assert at.cluster.parameters("one")["current"] == "1", "not before"
+        at.until(lambda: messages(at), "it goes on", seconds=30)
+        assert messages(at)[0].endswith("did not start within 2m: it goes on with 2 replicas")
+        at.until(lambda: set(at.cluster.running("one").values()) == {"a"}, "both run again on a", seconds=60)
+        assert at.cluster.restarts("one") == 0
+
+
+@pytest.mark.parametrize(("seconds", "own"), [(0, None), (PENDING, 10 * PENDING)])
+def test_without_a_usual_time_or_with_a_longer_one_of_its_own_it_waits(seconds: int, own: int | None) -> None:
+    with usual(seconds) as at:
+        scales = task(replicas=4, min_replicas=2, max_replicas=4)
+        at.cluster.submit(job("one", scales, preemptible=True, pending_seconds=own))
+        for _ in range(3 * PENDING):
+            at.step()
+        assert messages(at) == []
+        assert at.cluster.parameters("one")["current"] == "1"
+
+
+def test_the_usual_time_is_that_of_dlrovers_masters() -> None:
+    assert AllocatorSettings().pending_seconds == 900
+
+
+@pytest.mark.parametrize("seconds", ["59", "-1", "nan", "2147483648"])
+def test_a_usual_time_that_is_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_PENDING_SECONDS", seconds)
+    with pytest.raises(InvalidError, match="DIFLOW_ALLOCATOR_PENDING_SECONDS"):
+        allocator_settings()
 
 
 @pytest.mark.slow

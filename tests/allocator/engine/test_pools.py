@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from diflow import keys
 from diflow.allocator.engine.pools import MOST_POOLS, Pools, parse_pools
 from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
 from diflow.allocator.policies.base import load_policy
 from diflow.errors import InvalidError
 from diflow.kube.kinds import NODE
+from diflow.state.allocation import Allocation
 from tests.allocator.fakeargo import FakeCluster
-from tests.allocator.lab import job, lab, task
+from tests.allocator.lab import Lab, job, lab, task
 
 _LABEL = "example.com/gpu"
 
@@ -69,3 +71,40 @@ def test_the_daemon_gives_a_new_job_the_faster_pool(fast: str, expected: str) ->
         assert found.daemon.allocator.last is not None
         s = found.daemon.allocator.last[0].snapshot
         assert dict(zip(s.pool_names, s.pool_speed.tolist(), strict=True)) == {"new": 1.0, "old": 1.0, fast: 3.0}
+
+
+def _annotation(found: Lab) -> str | None:
+    said: str | None = found.cluster.workflow("job")["metadata"]["annotations"].get(keys.POOL)
+    return said
+
+
+def test_a_job_says_in_which_pool_its_nodes_are_if_there_are_several() -> None:
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, pool_label=_LABEL, pool_speed={"new": 3.0})
+    for pools, expected in ((("old", "new"), "new"), (("new", "new"), None)):
+        with lab(
+            policy=load_policy("goodput"), settings=settings.model_copy(update={"pool_speed": {"new": 3.0}})
+        ) as found:
+            for name, pool in zip(("one", "two"), pools, strict=True):
+                _node(found.cluster, name, pool)
+            found.cluster.submit(job("job", task(replicas=2, min_replicas=2), preemptible=True))
+            found.until(lambda: len(found.cluster.running("job")) == 2, "it runs")
+            assert _annotation(found) == expected
+
+
+def test_a_job_moves_to_a_faster_pool_in_a_new_round_and_says_so() -> None:
+    """The fast nodes come later; what the job has reported is worth the restart."""
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, pool_label=_LABEL, pool_speed={"fast": 50.0})
+    with lab(policy=load_policy("goodput"), settings=settings) as found:
+        _node(found.cluster, "one", "slow")
+        _node(found.cluster, "other", "none")
+        found.cluster.cordon("other")
+        found.cluster.submit(job("job", task(replicas=2, min_replicas=2), preemptible=True))
+        found.until(lambda: len(found.cluster.running("job")) == 2, "it runs")
+        assert _annotation(found) == "slow"
+        before = found.cluster.workflow("job")
+        _node(found.cluster, "two", "fast")
+        found.until(lambda: _annotation(found) == "fast", "it moves")
+        found.until(lambda: len(found.cluster.running("job")) == 2, "it runs again")
+        assert found.allocation("job") == {"worker": ["two", "two"]}
+        assert Allocation.parse(before["metadata"]["annotations"][keys.ALLOCATION]).round == "1"  # type: ignore[union-attr]
+        assert Allocation.parse(found.cluster.workflow("job")["metadata"]["annotations"][keys.ALLOCATION]).round == "2"  # type: ignore[union-attr]

@@ -123,5 +123,16 @@ def test_few_samples_are_not_judged() -> None:
     assert np.isnan(judging.rates(times, steps)).tolist() == [False, True, False]
 
 
+A, B, C = ("x", "a"), ("x", "b"), ("y", "c")
+
+
 def test_a_node_is_slow_when_several_jobs_say_so() -> None:
-    assert judging.slow_nodes({"a": ["n1", "n2", "n2"], "b": ["n1"]}) == {"n1": ("a", "b")}
+    slow = {A: ["n1", "n2", "n2"], B: ["n1"]}
+    assert judging.slow_nodes(slow, slow) == {"n1": (A, B)}
+    assert judging.slow_nodes({A: ["n1"], C: ["n1"]}, {A: ["n1"], C: ["n1"]}) == {"n1": (A, C)}
+
+
+def test_one_namespace_does_not_suffice_where_another_one_finds_the_node_fast() -> None:
+    slow = {A: ["n1", "n2"], B: ["n1", "n2"]}
+    assert judging.slow_nodes(slow, {**slow, C: ["n1"]}) == {"n2": (A, B)}
+    assert judging.slow_nodes({**slow, C: ["n1"]}, {**slow, C: ["n1"]}) == {"n1": (A, B, C), "n2": (A, B)}

@@ -24,8 +24,8 @@ from diflow.allocator.simulator import report
 from diflow.allocator.simulator.cli import app, queue_rows
 from diflow.allocator.simulator.memory import Memory
 from diflow.allocator.simulator.metrics import metrics
-from diflow.allocator.simulator.replay import Replay, Scenario, replay
-from diflow.allocator.simulator.truth import Application, Arrival, load, read_workload
+from diflow.allocator.simulator.replay import Pool, Replay, Scenario, replay
+from diflow.allocator.simulator.truth import Application, Arrival, load, load_pools, read_workload
 from diflow.errors import DiflowError, InvalidError
 from tests.policies.generators import snapshots
 
@@ -483,3 +483,120 @@ def test_measured_workloads_end_sooner_than_under_pollux(workload: str, most: fl
     assert row.mean < most
     assert row.restarts <= 5.2
     assert row.very_unfair_share <= 0.01
+
+
+# -- pools of nodes --
+
+
+@pytest.fixture(scope="module")
+def of_pools(profiles: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The application in two pools: in `fast` all takes a quarter of the time. `slow` alone has the statistics."""
+    folder = tmp_path_factory.mktemp("pools")
+    shutil.copytree(profiles, folder / "slow")
+    (folder / "fast" / "toy").mkdir(parents=True)
+    for name in ("placements.csv", "scalability.csv"):
+        with (profiles / "toy" / name).open(newline="") as file:
+            head, *rows = csv.reader(file)
+        made = [[*row[:-2], *(float(cell) / 4 for cell in row[-2:])] for row in rows]
+        with (folder / "fast" / "toy" / name).open("w", newline="") as file:
+            csv.writer(file).writerows([head, *made])
+    return folder
+
+
+POOLS = (Pool("fast", 1, 4), Pool("slow", 3, 4))
+
+
+@pytest.fixture(scope="module")
+def pooled(of_pools: Path) -> dict[str, Application]:
+    return load_pools(of_pools, ["fast", "slow"])
+
+
+def _of_pool(snapshot: Snapshot, plan: Plan) -> dict[str, set[str]]:
+    out: dict[str, set[str]] = {}
+    for role, node in zip(plan.role.tolist(), plan.node.tolist(), strict=True):
+        name = snapshot.job_names[snapshot.role_job[role]]
+        out.setdefault(name, set()).add(snapshot.pool_names[snapshot.node_pool[node]])
+    return out
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_jobs_of_several_pools_run_in_one_each_and_come_to_their_end(
+    pooled: dict[str, Application], profiled: bool
+) -> None:
+    seen: list[dict[str, set[str]]] = []
+    scenario = Scenario(pools=POOLS, profiled=profiled)
+    found = replay(
+        arrivals(every=10.0),
+        pooled,
+        load_policy("goodput"),
+        scenario,
+        on_plan=lambda s, plan: seen.append(_of_pool(s, plan)),
+    )
+    assert len(found.outcomes) == 8
+    assert all(len(pools) == 1 for plan in seen for pools in plan.values())
+    assert {pool for plan in seen for pools in plan.values() for pool in pools} == {"fast", "slow"}
+
+
+def test_a_job_that_knows_its_times_in_each_pool_uses_the_fast_one(pooled: dict[str, Application]) -> None:
+    one = [Arrival("toy-0", 0.0, "toy", 1, 64)]
+    seconds = {
+        profiled: replay(
+            one, pooled, load_policy("goodput"), Scenario(pools=POOLS, profiled=profiled, pool_speed={"slow": 2.0})
+        ).outcomes[0].completion
+        for profiled in (True, False)
+    }  # fmt: skip
+    assert seconds[True] < 0.7 * seconds[False], "the setting is wrong, and one is not told better"
+
+
+def test_a_restart_costs_what_the_application_costs(pooled: dict[str, Application]) -> None:
+    one = [Arrival("toy-0", 0.0, "toy", 1, 64)]
+    seconds = [
+        replay(one, pooled, load_policy("goodput"), Scenario(pools=POOLS, restart_by_application=costs)).outcomes[0]
+        for costs in ({}, {"toy": 600.0}, {"other": 600.0})
+    ]
+    assert seconds[1].completion > seconds[0].completion + 500.0
+    assert seconds[2] == seconds[0]
+
+
+def test_the_largest_batch_of_a_replica_can_be_that_of_a_pool(of_pools: Path) -> None:
+    bounded = load_pools(of_pools, ["fast", "slow"], {("fast", "toy"): 16})["toy"].pools
+    assert (bounded["fast"].max_local, bounded["slow"].max_local) == (16, 64)
+    assert bounded["fast"].local_batches.tolist() == [8, 16]
+    with pytest.raises(InvalidError, match="no application 'none' in the pool 'fast'"):
+        load_pools(of_pools, ["fast", "slow"], {("fast", "none"): 16})
+
+
+def test_the_command_has_pools(of_pools: Path, tmp_path: Path) -> None:
+    options = ("--pool", "fast=1x4", "--pool", "slow=2x4", "--profiled", "--restart-of", "toy=15", "--no-progress")
+    plain = simulated(of_pools, tmp_path, *options)
+    assert simulated(of_pools, tmp_path, *options, "--restart-of", "toy=300")["mean"] > plain["mean"]
+    assert simulated(of_pools, tmp_path, *options, "--most-local", "fast/toy=8")["mean"] != plain["mean"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--pool", "fast"), "NAME=NODESxGPUS"),
+        (("--pool", "fast=0x4"), "NAME=NODESxGPUS"),
+        (("--pool", "../x=1x4"), "NAME=NODESxGPUS"),
+        (("--pool", "fast=1x4", "--pool", "fast=2x4"), "twice"),
+        (("--profiled",), "give them with --pool"),
+        (("--pool-speed", "fast=2"), "give them with --pool"),
+        (("--pool", "fast=1x4", "--pool-speed", "fast=0"), "NAME=NUMBER"),
+        (("--pool", "fast=1x4", "--pool-speed", "slow=2"), "no --pool has"),
+        (("--pool", "fast=1x4", "--pool", "none=1x4"), "no folder"),
+        (("--pool", "fast=1x4", "--pool", "slow=1x4", "--most-local", "fast=2"), "POOL/APP=SAMPLES"),
+        (("--pool", "fast=1x4", "--pool", "slow=1x4", "--restart-of", "none=2"), "no profile"),
+        (("--pool", "slow=1x4", "--rack-nodes", "2"), "do not go with --pool"),
+    ],
+)
+def test_a_mistake_in_the_options_of_pools_is_named(
+    of_pools: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    workload = tmp_path / "w.csv"
+    workload.write_text("name,time,application,num_replicas,batch_size\ntoy-0,0,toy,1,64\n")
+    found = CliRunner().invoke(
+        app, ["simulate", "--workload", str(workload), "--profiles", str(of_pools), *options], catch_exceptions=True
+    )
+    assert isinstance(found.exception, InvalidError)
+    assert message in str(found.exception)

@@ -12,8 +12,11 @@ import pytest
 
 from benchmarks.streams import LOADS, ROWS
 from diflow.allocator.model.plan import Plan, Why, carry_out, make_plan
+from diflow.allocator.model.prior import Prior
+from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import QueueView
+from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
 from diflow.allocator.simulator.stream_runs import IDLE_SECONDS, Plans, StreamResult, largest_packing, run_stream
@@ -366,3 +369,48 @@ def test_fair_reaches_the_aims_on_a_few_streams(load: float | None) -> None:
         and row.aim.is_missed([row.of(one) for one in played])
     ]
     assert missed == []
+
+
+def _known() -> Profile:
+    """What the memory says of each job: it scales without loss to 16 replicas."""
+    rows = [
+        (nodes, replicas, batch, 0.01 + 0.002 * batch, 0.01 + 0.002 * batch + 1e-4, 0.0)
+        for nodes, replicas in ((1, 1), (1, 2), (1, 4), (1, 8), (2, 16))
+        for batch in (16.0, 64.0, 256.0)
+    ]
+    prior = Prior(
+        version=1,
+        observations=np.array(rows),
+        works=np.geomspace(1e4, 1e6, 16),
+        initial_batch=16,
+        min_batch=16,
+        max_batch=1024,
+        min_local_batch=16,
+        max_local_batch=16,
+    )
+    return Profile(prior=prior)
+
+
+def _plans(name: str, known: Profile | None) -> tuple[list[bytes], StreamResult]:
+    plans: list[bytes] = []
+    played = run_stream(
+        random_stream(3, Kind(load=1.5, elastic=0.5, cycles=60)),
+        load_policy(name),
+        known=known,
+        on_plan=lambda snapshot, plan: plans.append(plan.to_bytes(snapshot)),
+    )
+    return plans, played
+
+
+def test_under_fair_a_memory_changes_no_plan() -> None:
+    assert _plans("fair", _known())[0] == _plans("fair", None)[0]
+
+
+@pytest.mark.slow
+def test_under_fair_goodput_a_memory_changes_sizes_and_takes_no_share_from_a_queue() -> None:
+    with_memory, known = _plans("fair+goodput", _known())
+    without, unknown = _plans("fair+goodput", None)
+    assert with_memory != without, "it is used"
+    for queue, (met, before) in enumerate(zip(known.met, unknown.met, strict=True)):
+        assert met >= before - 0.02, f"queue {queue}"
+    assert known.busy >= unknown.busy - 0.02

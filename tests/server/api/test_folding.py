@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diflow import DIJob, Task, keys
 from diflow.allocator.engine import reports
 from diflow.bounds import MOST_REPLICAS
+from diflow.names import pool_number
 from diflow.server.api.folding import HINTS, LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, validate
+from diflow.server.api.reading import read_workflow
 from diflow.state import reports as state_reports
 from diflow.state import untrusted
+from diflow.workflows.job import render
 
 
 def shape(replicas: int = 4, nodes: int = 2, *, round_: str = "1", others: int = 0) -> Shape:
@@ -261,3 +266,43 @@ def test_a_speed_follows_from_the_model_that_adaptdl_reports_for_the_place_that_
     assert reports.speed(later) == pytest.approx(400 / (0.1 + 0.001 * 200 + 0.2)), "as it runs now"
     measured, _ = folded(later, {0: report(speed=5.0), 1: report(speed=5.0)}, shape(2, 1))
     assert reports.speed(measured) == 10
+
+
+def test_rows_say_in_which_pool_they_were_measured_if_there_are_several() -> None:
+    there = replace(shape(), pool=pool_number("a100"))
+    text, told = folded("", {n: report(speed=10.0, batch=32) for n in range(4)}, there)
+    assert [row[5] for row in told["observed"]] == [pool_number("a100")]
+    # The same configuration in another pool is another row, and so is one that a user has given a pool.
+    other = replace(shape(), pool=pool_number("t4"))
+    rows = [[1, 4, 64, 0.1, 0.2], [1, 2, 64, 0.1, 0.2, 7]]
+    text, told = folded(text, {0: report(speed=5.0, batch=32, observed=rows, replicas=4)}, other)
+    assert {(row[1], row[2], row[5]) for row in told["observed"]} == {
+        (4, 32, pool_number("a100")),
+        (4, 32, pool_number("t4")),
+        (4, 64, pool_number("t4")),
+        (2, 64, 7),
+    }
+    seen = reports.profile(text)
+    assert seen is not None
+    assert set(seen.observations[:, 5]) == {pool_number("a100"), pool_number("t4"), 7.0}
+
+
+def test_without_pools_rows_are_as_before() -> None:
+    _, told = folded("", {n: report(speed=10.0, batch=32) for n in range(4)}, shape())
+    assert [len(row) for row in told["observed"]] == [5]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [("a100", pool_number("a100")), ("", pool_number("")), (None, 0), (7, 0), (["a"], 0), ("x" * 64, 0)],
+)
+def test_the_pool_of_a_workflow_is_read_as_far_as_it_is_one(annotation: Any, expected: int) -> None:
+    made = render(
+        DIJob(
+            name="j",
+            tasks=(Task(name="w", template={"spec": {"containers": [{"name": "di-container", "image": "i"}]}}),),
+        )
+    )
+    made["metadata"] |= {"namespace": "default", "uid": "1", "resourceVersion": "1"}
+    made["metadata"]["annotations"] = {**made["metadata"]["annotations"], keys.POOL: annotation}
+    assert read_workflow(made).pool == expected

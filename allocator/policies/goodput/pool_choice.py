@@ -1,0 +1,127 @@
+"""Which pool of nodes each job uses in a plan, and what a second of its work is worth on a cluster of several pools.
+
+Both follow from a price for each pool, in multiples of the whole pool: at the clearing prices, what all jobs choose
+together is what the pools have. A job chooses the pool and the number of replicas together, so a fast pool goes to the
+jobs that gain most from it, and the others use the slow ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.policies.goodput.knapsack import exact_columns
+from diflow.allocator.policies.goodput.optimise import Problem, greedy, in_use
+from diflow.allocator.policies.goodput.price import LOWEST, MOST_A_JOB
+
+ROUNDS = 30
+"""Steps in which prices approach the clearing ones: then they change by less than 3 % a step."""
+MOST_WORK = 1500
+"""Jobs × configurations up to which the counts are solved exactly, as in `targets.py`."""
+MOST_MOVES = 16
+"""Changes of single jobs after that: 0.1 ms each."""
+LEAST_GAIN = 1e-9
+"""Of the value of the whole, below which a change is rounding."""
+_NEVER = 1e-30
+
+
+def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """As `price.unit_costs`, with a price for each pool: `speed`, `share`, `usable` are J×P×C, and `share` is a
+    configuration's fraction of its pool."""
+    jobs, pools, width = speed.shape
+    some = usable & (speed > 0)
+    asks: BoolArray = np.any(some, axis=(1, 2))
+    pace = np.where(some, speed, _NEVER).reshape(jobs, pools * width)
+    asked = np.where(asks[:, None, None] & some, share, 0.0).reshape(jobs, pools * width)
+    pool_of = np.repeat(np.arange(pools), width)
+    first = np.arange(jobs) * (pools * width)
+    high = max(MOST_A_JOB * jobs, 2 * LOWEST)
+    price = np.full(pools, np.sqrt(LOWEST * high))
+    for turn in range(ROUNDS):
+        at = ((1.0 + price[pool_of] * asked) / pace).argmin(axis=1)
+        demand = _sums(pool_of[at], asked.take(first + at), pools)
+        price = _next(price, demand, turn)
+        price = np.clip(price * min(1.0, high / price.max()), LOWEST / 10, None)
+    every = (1.0 + price[pool_of] * asked) / pace
+    at = every.argmin(axis=1)
+    return np.where(asks, every.take(first + at), 1.0), np.where(asks, pace.take(first + at), 1.0)
+
+
+def choose(value: FloatArray, share: FloatArray) -> IntArray:
+    """A pool for each job (J) at prices at which the jobs ask for what the pools have.
+
+    `value` (J×P×C): of each configuration, not finite where impossible; `share` (J×P×C): its fraction of what is there
+    in the pool.
+    """
+    jobs, pools, width = value.shape
+    worth = np.where(np.isfinite(value), value, -np.inf).reshape(jobs, pools * width)
+    part = share.reshape(jobs, pools * width)
+    pool_of = np.repeat(np.arange(pools), width)
+    first = np.arange(jobs) * (pools * width)
+    total = float(np.maximum(worth.max(axis=1, initial=0.0), 0.0).sum())
+    if total <= 0:
+        return np.zeros(jobs, dtype=np.int64)
+    price = np.full(pools, total / pools)
+    at = np.zeros(jobs, dtype=np.int64)
+    for turn in range(ROUNDS):
+        at = (worth - price[pool_of] * part).argmax(axis=1)
+        gains = worth.take(first + at) - price[pool_of[at]] * part.take(first + at)
+        taken = gains > 0
+        demand = _sums(pool_of[at[taken]], part.take((first + at)[taken]), pools)
+        price = _next(price, demand, turn)
+    return pool_of[at]
+
+
+def settle(
+    value: FloatArray, amount: IntArray, share: FloatArray, capacity: IntArray, pool: IntArray
+) -> tuple[IntArray, IntArray, float]:
+    """(a choice of pools at least as good as `pool` (J), the configuration of each job or -1 (J), their value).
+
+    Counts are chosen for `pool` as in a plan. Then, one after the other, the job that gains most takes another
+    configuration that fits in what is left, in any pool: prices leave gaps, since jobs are not divisible.
+    `value`, `share`: as for `choose`; `amount` (J×P×C×R), `capacity` (P×R).
+    """
+    rows = np.arange(len(pool))
+    problem = Problem(
+        value[rows, pool],
+        amount[rows, pool],
+        np.maximum(share[rows, pool], 1e-12 * np.arange(1, value.shape[2] + 1)),
+        capacity,
+        pool[:, None],
+        np.zeros(len(pool)),
+    )
+    column, _ = exact_columns(problem, most_work=MOST_WORK)
+    if column is None:
+        column = greedy(problem)
+    pool, column = pool.copy(), column.copy()
+    left = capacity - in_use(problem, column)
+    jobs, pools, width = value.shape
+    needed = amount > 0
+    for _ in range(MOST_MOVES):
+        at = np.maximum(column, 0)
+        now = np.where(column >= 0, value[rows, pool, at], 0.0)
+        held = np.where(column[:, None] >= 0, amount[rows, pool, at], 0)
+        room = np.broadcast_to(left[None], (jobs, pools, left.shape[1])).copy()
+        room[rows, pool] += held
+        fits = np.all((amount <= room[:, :, None, :]) | ~needed, axis=3)
+        gain = np.where(fits & np.isfinite(value), value - now[:, None, None], -np.inf)
+        best = int(gain.argmax())
+        job, there, col = best // (pools * width), best // width % pools, best % width
+        if not gain[job, there, col] > LEAST_GAIN * abs(float(now.sum())):
+            break
+        left[pool[job]] += held[job]
+        left[there] -= amount[job, there, col]
+        pool[job], column[job] = there, col
+    return pool, column, float(np.where(column >= 0, value[rows, pool, np.maximum(column, 0)], 0.0).sum())
+
+
+def _sums(pool: IntArray, share: FloatArray, pools: int) -> FloatArray:
+    """The sum of the shares in each pool."""
+    return np.bincount(pool, weights=share, minlength=pools).astype(np.float64)
+
+
+def _next(price: FloatArray, demand: FloatArray, turn: int) -> FloatArray:
+    """The prices after this demand, in fractions of each pool: higher where more than the whole pool is asked for."""
+    step = 0.8 / (1.0 + turn / 4.0)
+    out: FloatArray = price * np.power(np.clip((demand + 0.05) / 1.05, 0.1, 10.0), step)
+    return out
