@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from diflow import keys
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
@@ -14,6 +15,7 @@ from diflow.jobs import argo_settings, fence, installed, lookup, prerequisites, 
 from diflow.kube.kinds import (
     CONFIG_MAP,
     CRD,
+    DEPLOYMENT,
     EVENT,
     LEASE,
     NAMESPACE,
@@ -333,14 +335,20 @@ def _allocator(cluster: Cluster, *, now: float) -> Finding:
 
 def _server_pods(cluster: Cluster) -> Finding:
     """Whether the server serves: without it there are no reports, node checks and data shards."""
-    found = installed.look(cluster).server
+    from diflow.settings import render_settings  # noqa: PLC0415 (pydantic takes a while to import)
+
+    name, _, rest = (urlsplit(render_settings().server_url).hostname or "").partition(".")
+    namespace = rest.partition(".")[0]
+    found = cluster.find(DEPLOYMENT, name, namespace=namespace) if namespace else None
     if found is None:
-        return Finding(_SERVER, ok=True, detail="not installed: no REST API and no reports", is_known=False)
+        return Finding(_SERVER, ok=True, detail="not found: without it, no REST API and no reports", is_known=False)
+    status = untrusted.sub(found, "status")
+    ready, pods = int(status.get("readyReplicas") or 0), int(status.get("replicas") or 0)
     return Finding(
         _SERVER,
-        ok=found[0] > 0,
-        detail=f"{found[0]} of {found[1]} pods are ready",
-        remedy=f"kubectl get pods -A -l app.kubernetes.io/name={keys.SERVER}",
+        ok=ready > 0,
+        detail=f"{ready} of {pods} pods are ready",
+        remedy=f"kubectl get pods -n {namespace}; kubectl logs -n {namespace} deployment/{name}",
     )
 
 

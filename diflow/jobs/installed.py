@@ -23,14 +23,13 @@ _OTHERS_COMMAND: Final = "server"
 @dataclass(frozen=True, slots=True)
 class Installed:
     """`kind`: whether the kind DIJob is served, and `is_ours`: by diflow's CRD. `controller`: its ready pods and all
-    pods; None if it is not installed as a Deployment. `server`: the same of the
-    server. `operators`: Deployments ("namespace/name") that would act on the same objects."""
+    pods; None if it is not installed as a Deployment. `operators`: Deployments ("namespace/name") that would act on
+    the same objects."""
 
     kind: bool
     is_ours: bool
     controller: tuple[int, int] | None
     operators: tuple[str, ...]
-    server: tuple[int, int] | None = None
 
 
 def kind_of(cluster: Cluster) -> tuple[bool, bool]:
@@ -46,15 +45,15 @@ def kind_of(cluster: Cluster) -> tuple[bool, bool]:
 def look(cluster: Cluster) -> Installed:
     """Read all of it. Raises UnauthorizedError if the user may not."""
     kind, is_ours = kind_of(cluster)
-    ready: dict[str, tuple[int, int]] = {}
+    controller: tuple[int, int] | None = None
     operators: list[str] = []
     for deployment in cluster.list_all(DEPLOYMENT, everywhere=True):
         metadata, status = deployment["metadata"], deployment.get("status") or {}
-        if metadata["name"] in (keys.CONTROLLER, keys.SERVER):
-            ready[metadata["name"]] = int(status.get("readyReplicas") or 0), int(status.get("replicas") or 0)
+        if metadata["name"] == keys.CONTROLLER:
+            controller = int(status.get("readyReplicas") or 0), int(status.get("replicas") or 0)
         elif any(_is_operator(container) for container in _containers(deployment)):
             operators.append(f"{metadata.get('namespace')}/{metadata['name']}")
-    return Installed(kind, is_ours, ready.get(keys.CONTROLLER), tuple(operators), ready.get(keys.SERVER))
+    return Installed(kind, is_ours, controller, tuple(operators))
 
 
 def _containers(deployment: dict[str, Any]) -> list[dict[str, Any]]:

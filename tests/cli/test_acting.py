@@ -293,10 +293,12 @@ def test_doctor_says_when_no_allocator_runs(diflow: Cli) -> None:
 
 def test_doctor_says_whether_the_server_is_ready(diflow: Cli) -> None:
     diflow.prepare()
-    assert "– the server: not installed: no REST API and no reports" in diflow("doctor").out
+    assert "– the server: not found: without it, no REST API and no reports" in diflow("doctor").out
     for ready, line in ((0, "✗ the server: 0 of 2 pods are ready"), (2, "✓ the server: 2 of 2 pods are ready")):
         diflow.api.add(
-            DEPLOYMENT, {"metadata": {"name": "diflow-server"}, "status": {"replicas": 2, "readyReplicas": ready}}
+            DEPLOYMENT,
+            {"metadata": {"name": "diflow-server"}, "status": {"replicas": 2, "readyReplicas": ready}},
+            namespace="diflow-system",
         )
         assert line in diflow("doctor").out
 
