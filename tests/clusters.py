@@ -104,6 +104,7 @@ _starting: list[subprocess.Popen[bytes]] = []
 def begin_run() -> None:
     """Set the name of this run, also for the processes that it starts."""
     os.environ[_RUN] = str(os.getpid())
+    compiled_file().unlink(missing_ok=True)  # of a killed run
 
 
 def start_early(argo_versions: Iterable[str]) -> None:
@@ -113,6 +114,11 @@ def start_early(argo_versions: Iterable[str]) -> None:
             _starting.append(
                 subprocess.Popen(_up(version), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             )
+
+
+def compiled_file() -> Path:
+    """The file that exists when one process of this run has compiled all tests."""
+    return Path(tempfile.gettempdir()) / f"diflow-test-{os.environ[_RUN]}.compiled"
 
 
 def stop_starting() -> None:
@@ -130,6 +136,7 @@ def end_run() -> None:
         list(pool.map(lambda name: _cluster("down", "--name", name), names))
     for name in names:
         _lock(name).unlink(missing_ok=True)
+    compiled_file().unlink(missing_ok=True)
 
 
 @contextmanager

@@ -13,6 +13,11 @@ diflow's. The summary shows what went wrong at the first try, so that a test tha
 
 from __future__ import annotations
 
+import gc
+import sys
+import time
+from collections.abc import Generator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -27,12 +32,39 @@ _GROUPS = (
 )  # fmt: skip
 
 
+_COLLECT_AFTER_OBJECTS = 200_000
+_COMPILED_SECONDS = 180.0
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Name the run, by which its processes find its clusters; no deadlines for Hypothesis on a slow machine."""
+    # With the default threshold, the collector takes a third of the time in which tests are read.
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS, 50, 50)
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
     if _is_main(config):
         clusters.begin_run()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """In a new checkout, one process of a parallel run compiles the tests, and the others read what it has compiled.
+
+    Pytest takes longer to rewrite the assertions of a test file than to do all the rest with it, and the processes
+    would all do so at the same time.
+    """
+    if _is_main(session.config) or sys.dont_write_bytecode:
+        return (yield)
+    compiled = clusters.compiled_file()
+    if session.config.workerinput["workerid"] == "gw0":  # type: ignore[attr-defined]
+        try:
+            return (yield)
+        finally:
+            compiled.touch()
+    ends = time.monotonic() + _COMPILED_SECONDS
+    while not compiled.exists() and time.monotonic() < ends:
+        time.sleep(0.1)
+    return (yield)
 
 
 @pytest.hookimpl(trylast=True)
@@ -55,6 +87,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the clusters that the tests need, in the background."""
+    # The tests and all modules live until the end: no later collection visits them again.
+    gc.collect()
+    gc.freeze()
     config = session.config
     if config.getoption("loadgroup", default=False):
         for item in session.items:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 import jsonschema
@@ -11,8 +12,8 @@ import pytest
 import yaml
 
 from diflow import DIJob, bounds
+from diflow.controller import crd as generator
 from diflow.controller import crd_v1alpha1
-from diflow.controller.crd import crd, crd_yaml
 from diflow.errors import InvalidError
 from diflow.state.status import PHASES
 from tests import oldjobs
@@ -29,6 +30,12 @@ IN_CEL = {what for what, _, _ in NEW} - {
     "no task", "too many tasks", "no replicas", "another type", "another priority", "another action", "a large code",
     "another condition",
 }  # fmt: skip
+
+
+@cache
+def crd() -> Json:
+    """What is generated, once for all tests, which do not change it."""
+    return generator.crd()
 
 
 def version(name: str = "v2alpha1") -> Json:
@@ -52,7 +59,7 @@ def fields(at: Json, path: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def test_the_file_is_what_is_generated() -> None:
-    assert CRD.read_text(encoding="utf-8") == crd_yaml(), "run `make golden`"
+    assert CRD.read_text(encoding="utf-8") == generator.crd_yaml(), "run `make golden`"
     assert AGGREGATOR_CRD.read_text(encoding="utf-8") == crd_v1alpha1.aggregator_yaml(), "run `make golden`"
 
 

@@ -17,6 +17,8 @@ from diflow.workflows import to_yaml
 from tests.clusters import TestCluster, wait_until
 
 FAKE = "kwok.x-k8s.io/node"
+SECOND = "diflow-test/second"
+"""The taint of a real node that only one test uses."""
 ENDED = ("Succeeded", "Failed", "Error")
 
 
@@ -39,7 +41,7 @@ class Live:
     def node(self) -> dict[str, Any]:
         """A node that runs pods. Other tests may have created fake nodes: all have the taint, a silent one no label."""
         nodes: list[dict[str, Any]] = self.cluster.get("nodes")["items"]
-        return next(n for n in nodes if not any(taint["key"] == FAKE for taint in n["spec"].get("taints", [])))
+        return next(n for n in nodes if not {taint["key"] for taint in n["spec"].get("taints", [])} & {FAKE, SECOND})
 
     def submit(self, job: DIJob) -> str:
         """Submit the rendered YAML with `argo submit`, as a user of Argo does. Returns the job's name."""

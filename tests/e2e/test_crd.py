@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 
 from tests import oldjobs
 from tests.builders import template
-from tests.clusters import ROOT, CommandError, alone, wait_until
+from tests.clusters import ROOT, CommandError, TestCluster, alone, wait_until
 from tests.controller.refusals import CHANGED, NEW, SCALED, WHAT_CAN, dijob
 from tests.e2e.live import Live
 
@@ -25,9 +26,16 @@ def crd(live: Live) -> None:
 
 
 def install(live: Live) -> None:
-    with alone(live.cluster):
-        live.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "manifests" / "crds"))
+    """Apply the CRDs, which no test deletes, once in each process."""
+    _install(live.cluster)
     wait_until("the kind is served", lambda: live.kubectl("get", "dijob") is not None)
+
+
+@cache
+def _install(cluster: TestCluster) -> None:
+    # With schemas this large, the API server and kubectl work for more than a second even if nothing has changed.
+    with alone(cluster):
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "manifests" / "crds"))
 
 
 def refused(live: Live, obj: Json) -> str:

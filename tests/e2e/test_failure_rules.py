@@ -22,7 +22,7 @@ from diflow.state.observe import observe
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import daemon, events, run_on, status, submit
-from tests.e2e.live import Live
+from tests.e2e.live import SECOND, Live
 from tests.e2e.test_failures import attempts, evict, uids
 
 pytestmark = pytest.mark.xdist_group("allocator")
@@ -37,7 +37,6 @@ def live(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             yield place
 
 
-_SECOND = "diflow-test/second"
 _DISK_MIB = 1000
 
 
@@ -47,7 +46,7 @@ def starting(argo40: TestCluster) -> Iterator[subprocess.Popen[bytes] | None]:
     if argo40.name is None:
         yield None  # the cluster is another one: what it has is not known
         return
-    taint = {"key": _SECOND, "value": "true", "effect": "NoSchedule"}  # from the start: others are not to use it
+    taint = {"key": SECOND, "value": "true", "effect": "NoSchedule"}  # from the start: others are not to use it
     node = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -73,11 +72,11 @@ def second(starting: subprocess.Popen[bytes] | None) -> str:
 
 @pytest.fixture
 def preferred(live: Live, second: str) -> Iterator[str]:
-    """The second node, which has the label `_SECOND`. No other node has it at first."""
-    live.kubectl("label", "nodes", "--all", f"{_SECOND}-")
-    live.kubectl("label", "node", second, f"{_SECOND}=true", "--overwrite")
+    """The second node, which has the label `SECOND`. No other node has it at first."""
+    live.kubectl("label", "nodes", "--all", f"{SECOND}-")
+    live.kubectl("label", "node", second, f"{SECOND}=true", "--overwrite")
     yield second
-    live.kubectl("label", "nodes", "--all", f"{_SECOND}-")
+    live.kubectl("label", "nodes", "--all", f"{SECOND}-")
 
 
 def asks(name: str, command: str, *rules: dict[str, Any], memory: str = "64Mi", replicas: int = 1, **of: Any) -> DIJob:
@@ -195,8 +194,8 @@ def test_a_bad_node_is_left_for_another_one_and_an_eviction_under_pressure_is_no
     home = live.node()["metadata"]["name"]
     there: dict[str, Any] = {
         "pod": {
-            "nodeSelector": {_SECOND: "true"},
-            "tolerations": [{"key": _SECOND, "operator": "Exists"}],
+            "nodeSelector": {SECOND: "true"},
+            "tolerations": [{"key": SECOND, "operator": "Exists"}],
             "volumes": [{"name": "scratch", "emptyDir": {}}],
         },
         "container": {
@@ -221,7 +220,7 @@ def test_a_bad_node_is_left_for_another_one_and_an_eviction_under_pressure_is_no
         assert run_on(live, name) == {second: replicas}
     before = uids(live.pods(pressed))
 
-    live.kubectl("label", "node", home, f"{_SECOND}=true", "--overwrite")
+    live.kubectl("label", "node", home, f"{SECOND}=true", "--overwrite")
     live.open(f"bad-{mark}")
     for name, replicas in ((alone, 1), (together, 2)):
         _until_on(live, name, {home: replicas})

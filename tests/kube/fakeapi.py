@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -333,21 +334,26 @@ def pod_fault(old: Json, new: Json) -> str:
     return ""
 
 
+@lru_cache(maxsize=4096)
 def is_inside(collection: str, path: str) -> bool:
     """Whether objects of `collection` are among those of `path`, which may be all namespaces."""
     return collection == path or re.sub(r"/namespaces/[^/]+(?=/)", "", collection) == path
 
 
 def chosen(obj: Json, labels: str, fields: str) -> bool:
-    return all(
-        ((obj["metadata"].get("labels") or {}).get(key) == value) is equal for key, equal, value in _selector(labels)
-    ) and all((str(_field(obj, path) or "") == value) is equal for path, equal, value in _selector(fields))
+    """Whether an object matches a label selector and a field selector."""
+    if labels:
+        found = obj["metadata"].get("labels") or {}
+        for key, equal, value in _selector(labels):
+            if (found.get(key) == value) is not equal:
+                return False
+    return all((str(_field(obj, path) or "") == value) is equal for path, equal, value in _selector(fields))
 
 
-def _selector(text: str) -> Iterator[tuple[str, bool, str]]:
-    for part in filter(None, text.split(",")):
-        key, sign, value = re.fullmatch(r"([^!=]+)(!=|==?)(.*)", part).groups()  # type: ignore[union-attr]
-        yield key, sign != "!=", value
+@lru_cache(maxsize=4096)
+def _selector(text: str) -> tuple[tuple[str, bool, str], ...]:
+    parts = (re.fullmatch(r"([^!=]+)(!=|==?)(.*)", part) for part in text.split(",") if part)
+    return tuple((part[1], part[2] != "!=", part[3]) for part in parts if part is not None)
 
 
 def _told(what: str, was: bool, is_now: bool) -> str | None:

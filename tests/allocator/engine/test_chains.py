@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -70,30 +70,30 @@ def seen(workflows: Sequence[JobRead], pods: Sequence[PodRead]) -> ClusterState:
 
 MANY = 3000
 
-SHAPES = {
-    "itself": [follows("w0", "w0", part=10**18)],
-    "a circle": [follows(f"w{i}", f"w{(i + 1) % MANY}", part=10**18) for i in range(MANY)],
-    "a circle of those that agree": [
+SHAPES: dict[str, Callable[[], list[JobRead]]] = {
+    "itself": lambda: [follows("w0", "w0", part=10**18)],
+    "a circle": lambda: [follows(f"w{i}", f"w{(i + 1) % MANY}", part=10**18) for i in range(MANY)],
+    "a circle of those that agree": lambda: [
         follows(f"w{i}", f"w{(i + 1) % MANY}", part=10**18, continued_in=f"w{(i - 1) % MANY}") for i in range(MANY)
     ],
-    "a chain": [
+    "a chain": lambda: [
         workflow("w0", continued_in="w1"),
         *(follows(f"w{i}", f"w{i - 1}", part=i + 1, continued_in=f"w{i + 1}") for i in range(1, MANY)),
     ],
-    "a chain that is not agreed to": [follows(f"w{i}", f"w{i - 1}", part=10**18) for i in range(MANY)],
-    "a tail into a circle": [
+    "a chain that is not agreed to": lambda: [follows(f"w{i}", f"w{i - 1}", part=10**18) for i in range(MANY)],
+    "a tail into a circle": lambda: [
         follows("w0", "w0", part=10**18, continued_in="w1"),
         *(follows(f"w{i}", f"w{i - 1}", part=10**18, continued_in=f"w{i + 1}") for i in range(1, MANY)),
     ],
-    "a fork": [workflow("w0"), *(follows(f"w{i}", "w0", part=10**18) for i in range(1, MANY))],
-    "a fork of what is gone": [follows(f"w{i}", "gone", part=10**18) for i in range(MANY)],
-    "all of one name": [workflow(f"w{i}", name="one") for i in range(MANY)],
+    "a fork": lambda: [workflow("w0"), *(follows(f"w{i}", "w0", part=10**18) for i in range(1, MANY))],
+    "a fork of what is gone": lambda: [follows(f"w{i}", "gone", part=10**18) for i in range(MANY)],
+    "all of one name": lambda: [workflow(f"w{i}", name="one") for i in range(MANY)],
 }
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_workflow_is_visited_once_however_they_name_each_other(shape: str) -> None:
-    found = SHAPES[shape]
+    found = SHAPES[shape]()
     pods = [pod(read.identity.name) for read in found] + [pod("gone", f"left-{i}") for i in range(100)]
     shown = seen(found, pods)
     assert len(shown.jobs) == len(found)
