@@ -7,16 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
 
-from diflow.allocator.model.arrays import FloatArray
+from benchmarks.policies_speed import cluster as busy
+from benchmarks.policies_speed import pooled
+from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import ACCUMULATION_SECONDS, POOL, REPLICAS, STEP_SECONDS, Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, RoleView, build
 from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.goodput import pool_choice
+from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.gangs import MOST_POOLS
+from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.pooled import MOST_STRANGE, in_pools
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.names import UNKNOWN_POOL, pool_number
@@ -269,3 +275,43 @@ def test_rows_of_many_invented_pools_are_mostly_ignored() -> None:
     given = profile(*invented, *rows(SLOW, *SHAPES))
     seen = in_pools(given, NUMBERS, (1.0, 1.0), {}, -1)[0].rows
     assert 1 <= len(seen) <= len(rows(SLOW, *SHAPES)) + MOST_STRANGE
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_pools_and_counts_come_within_a_thousandth_of_an_integer_program(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy cluster of 40 jobs and 16 nodes in three pools, where prices alone leave some jobs without a place."""
+    seen: list[tuple[FloatArray, IntArray, IntArray, float]] = []
+    settle = pool_choice.settle
+
+    def watched(
+        value: FloatArray, amount: IntArray, share: FloatArray, capacity: IntArray, pool: IntArray
+    ) -> tuple[IntArray, IntArray, float]:
+        found = settle(value, amount, share, capacity, pool)
+        seen.append((value, amount, capacity, found[2]))
+        return found
+
+    monkeypatch.setattr(pool_choice, "settle", watched)
+    Case(pooled(busy(40, 16, seed=seed)), PolicySettings(), PoolTables())
+    value, amount, capacity, _ = seen[0]
+    assert max(found for *_, found in seen) >= 0.999 * _integer_program(value, amount, capacity)
+
+
+def _integer_program(value: FloatArray, amount: IntArray, capacity: IntArray) -> float:
+    """The largest sum of values: at most one configuration of each job, and no pool over any resource."""
+    at = np.argwhere(np.isfinite(value))
+    rows = np.zeros((len(value) + capacity.size, len(at)))
+    for column, (j, p, c) in enumerate(at.tolist()):
+        rows[j, column] = 1
+        first = len(value) + p * capacity.shape[1]
+        rows[first : first + capacity.shape[1], column] = amount[j, p, c]
+    most = np.concatenate([np.ones(len(value)), capacity.ravel()])
+    found = milp(
+        -value[tuple(at.T)],
+        constraints=LinearConstraint(rows, -np.inf, most),
+        integrality=np.ones(len(at)),
+        bounds=Bounds(0, 1),
+        options={"mip_rel_gap": 1e-6},
+    )
+    return float(-found.fun)

@@ -20,6 +20,8 @@ MOST_WORK = 1500
 """Jobs × configurations up to which the counts are solved exactly, as in `targets.py`."""
 MOST_MOVES = 16
 """Changes of single jobs after that: 0.1 ms each."""
+MOST_OUTSIDE = 4
+"""Jobs without a place for which an exchange is looked for at a time, those of the largest value."""
 LEAST_GAIN = 1e-9
 """Of the value of the whole, below which a change is rounding."""
 _NEVER = 1e-30
@@ -78,7 +80,8 @@ def settle(
     """(a choice of pools at least as good as `pool` (J), the configuration of each job or -1 (J), their value).
 
     Counts are chosen for `pool` as in a plan. Then, one after the other, the job that gains most takes another
-    configuration that fits in what is left, in any pool: prices leave gaps, since jobs are not divisible.
+    configuration that fits in what is left, in any pool: prices leave gaps, since jobs are not divisible. If there is
+    none, a job without a place takes that of another one which is worth less, or a part of it.
     `value`, `share`: as for `choose`; `amount` (J×P×C×R), `capacity` (P×R).
     """
     rows = np.arange(len(pool))
@@ -108,11 +111,55 @@ def settle(
         best = int(gain.argmax())
         job, there, col = best // (pools * width), best // width % pools, best % width
         if not gain[job, there, col] > LEAST_GAIN * abs(float(now.sum())):
-            break
+            found = _exchange(value, amount, left, pool, column)
+            if found is None:
+                break
+            victim, column[victim], job, there, col = found
+            left[pool[victim]] += held[victim]
+            if column[victim] >= 0:
+                left[pool[victim]] -= amount[victim, pool[victim], column[victim]]
+            held[job] = 0
         left[pool[job]] += held[job]
         left[there] -= amount[job, there, col]
         pool[job], column[job] = there, col
     return pool, column, float(np.where(column >= 0, value[rows, pool, np.maximum(column, 0)], 0.0).sum())
+
+
+def _exchange(
+    value: FloatArray, amount: IntArray, left: IntArray, pool: IntArray, column: IntArray
+) -> tuple[int, int, int, int, int] | None:
+    """The best exchange by which a job without a place gets its smallest configuration, and one other job gives up some
+    of its replicas or all: (that job, its new configuration or -1, the job without a place, its pool, its
+    configuration). None if no exchange is a gain."""
+    rows = np.arange(len(pool))
+    at = np.maximum(column, 0)
+    holds = column >= 0
+    now = np.where(holds, value[rows, pool, at], 0.0)
+    held = np.where(holds[:, None], amount[rows, pool, at], 0)
+    # Of each job with a place: nothing, and each of its configurations in its pool.
+    kept = np.concatenate([np.zeros((len(pool), 1, held.shape[1]), dtype=np.int64), amount[rows, pool]], axis=1)
+    worth = np.concatenate([np.zeros((len(pool), 1)), value[rows, pool]], axis=1)
+    loss = np.where(holds[:, None] & np.isfinite(worth), now[:, None] - worth, np.inf)
+    free = held[:, None, :] - kept + left[pool][:, None, :]
+    outside = np.flatnonzero(~holds & np.isfinite(value).any(axis=(1, 2)))
+    top = outside[
+        np.argsort(-np.where(np.isfinite(value[outside]), value[outside], 0.0).max(axis=(1, 2)), kind="stable")
+    ]
+    best, out = LEAST_GAIN * abs(float(now.sum())), None
+    for job in top[:MOST_OUTSIDE].tolist():
+        for there in range(value.shape[1]):
+            some = np.flatnonzero(np.isfinite(value[job, there]))
+            if not len(some):
+                continue
+            need = amount[job, there, some[0]]
+            enough = np.all((free >= need) | (need == 0), axis=2) & (pool == there)[:, None]
+            cost = np.where(enough, loss, np.inf)
+            cheapest = int(cost.argmin())
+            gain = float(value[job, there, some[0]]) - float(cost.ravel()[cheapest])
+            if gain > best:
+                victim, new = divmod(cheapest, cost.shape[1])
+                best, out = gain, (victim, new - 1, job, there, int(some[0]))
+    return out
 
 
 def _sums(pool: IntArray, share: FloatArray, pools: int) -> FloatArray:
