@@ -48,6 +48,11 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
         culprit = _culprit(seen, latest) if seen.gave_up else None
         why = _verdict(seen, culprit) if culprit else _why_stopped(workflow) or "a user asked for it"
         return f"is being stopped: {why}"
+    if seen.is_stuck:
+        return (
+            "Argo creates no more pods, as argo retry has left several attempts of a replica running: "
+            f"`diflow stop {seen.name}`, and then `diflow retry {seen.name}`"
+        )
     if not argo.get("phase"):
         return "waits for Argo's workflow controller to take it up"
     total = len(seen.wanted)

@@ -109,7 +109,8 @@ class Observation:
     backoffLimit is used up. `restarts` and `reschedules` count over all replicas, rounds and Workflows of the job.
     `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
     the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
-    task should run now (`JobState.running`). `health`: which replicas are silent, stalled or slow.
+    task should run now (`JobState.running`). `health`: which replicas are silent, stalled or slow. `is_stuck`: Argo
+    creates no pods, because `argo retry` has set several attempts of a replica, or of a round, to Running.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Observation:
     problem: str = ""
     health: HealthState | None = None
     running: Mapping[str, int] = field(default_factory=dict)
+    is_stuck: bool = False
 
     @property
     def wanted(self) -> frozenset[tuple[str, int]]:
@@ -251,8 +253,28 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         reschedules=tree.moves + tree.rounds_left(fields["rounds"]) + state.rounds_before,
         gave_up=gave_up,
         offloaded=offloaded,
+        is_stuck=_is_stuck(found),
     )
     return Observation(**fields)
+
+
+def _is_stuck(found: Sequence[Node]) -> bool:
+    """Whether several attempts of one replica or round run: Argo makes the next one when the last one has ended."""
+    running: set[tuple[int, int, str, str]] = set()
+    for node in found:
+        at = node.place
+        if at is None or node.type != "DAG" or node.phase != "Running" or at.is_pod:
+            continue
+        if at.is_counted_attempt:
+            attempts_of = (at.round_index, at.restart, at.task, at.member)
+        elif at.is_attempt_of_round and not at.task:
+            attempts_of = (at.round_index, -1, "", "")
+        else:
+            continue
+        if attempts_of in running:
+            return True
+        running.add(attempts_of)
+    return False
 
 
 def _gated(decision: Decision | None) -> str:

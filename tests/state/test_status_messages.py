@@ -111,6 +111,16 @@ def test_argos_own_words_are_given_when_no_replica_failed() -> None:
     assert job.derive().message == "invalid spec: templates.job is broken"
 
 
+@pytest.mark.parametrize("where", [".round(0:1).learner(0:0)", ".round(0:1)"])
+def test_a_job_that_argo_retry_has_left_without_pods_says_how_to_repair_it(where: str) -> None:
+    job = SeenJob(learner=1)
+    job.node(f"{where}(0)", kind="DAG", phase="Failed").node(f"{where}(1)", kind="DAG", phase="Running")
+    assert "argo retry" not in job.derive().message
+    message = job.node(f"{where}(0)", kind="DAG", phase="Running").derive().message
+    assert "argo retry has left several attempts" in message
+    assert message.endswith("`diflow stop job`, and then `diflow retry job`")
+
+
 def test_an_attempt_that_argo_noted_but_never_made_is_left_out() -> None:
     job = SeenJob(learner=1).all_ready().shutdown()
     job.pods[0].ends(20, code=143)
