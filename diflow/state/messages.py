@@ -54,6 +54,8 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
             f"`diflow stop {seen.name}`, and then `diflow retry {seen.name}`"
         )
     if not argo.get("phase"):
+        if seen.awaits_admission:  # Argo does not see it before the allocator's first decision
+            return seen.gated or "waits for the allocator (`diflow doctor` checks whether one runs)"
         return "waits for Argo's workflow controller to take it up"
     total = len(seen.wanted)
     text = f"{ready} of {counted(total, 'replica')} ready"

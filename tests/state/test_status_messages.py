@@ -263,6 +263,13 @@ def test_a_job_that_argo_has_not_seen_says_whom_it_waits_for() -> None:
     assert job.derive().message == "waits for Argo's workflow controller to take it up"
 
 
+def test_a_gang_that_no_allocator_has_looked_at_says_so() -> None:
+    job = SeenJob(worker=1)
+    job.status, job.spec["suspend"], job.more["places"] = {}, True, "{}"
+    assert job.derive().message == "waits for the allocator (`diflow doctor` checks whether one runs)"
+    assert job.decided("admit", "waits: no node is free").derive().message == "waits: no node is free"
+
+
 def test_a_job_that_argo_holds_back_gives_argos_reason() -> None:
     job = SeenJob(worker=1)
     job.status = {"phase": "Pending", "message": "Workflow processing has been postponed due to max parallelism limit"}
