@@ -152,11 +152,14 @@ class Applications:
         """How old the priors of a namespace must be, in seconds, before a change of its memory is read for this job."""
         return REFRESH_SECONDS if read.application in known else PASS_SECONDS
 
-    def mark(self, allocation: Allocation) -> Mapping[str, str | None]:
-        """The annotation with the pool of the nodes of this allocation, without a value if they are of several; nothing
-        on a cluster with one pool."""
+    def mark(self, text: str) -> Mapping[str, str | None]:
+        """The annotation with the pool of the nodes of this allocation, without a value if they are of several. The
+        server writes it into the reports of the round. Nothing on a cluster with one pool."""
         of_node = self._by_node()
         if len(set(of_node.values())) < 2:
+            return {}
+        allocation = Allocation.parse(text)
+        if allocation is None or not allocation.is_placed:
             return {}
         there = {of_node.get(name, "") for names in allocation.nodes.values() for name in names if name}
         return {keys.POOL: there.pop() if len(there) == 1 else None}

@@ -24,6 +24,7 @@ from diflow import keys
 from diflow.errors import ConflictError, DiflowError, NotFoundError, UnauthorizedError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, LEASE, Kind
+from diflow.kube.leader_election import seconds_since_renewal
 
 PAUSED: Final = "diflow/paused"
 """Annotation of the Lease: the allocator makes no new decisions while it is set."""
@@ -151,8 +152,7 @@ def _of_lease(
     if lease is None:
         return AllocatorStatus(place, policy, bool(said))
     spec = lease.get("spec") or {}
-    # The holder wrote the time of its own clock, to which the server's clock is closer than this one.
-    late = now + (cluster.clock_skew_seconds() or 0.0) - _seconds(spec.get("renewTime") or "")
+    late = seconds_since_renewal(cluster, lease, now=now)
     over = late > float(spec.get("leaseDurationSeconds") or 15) + _CLOCKS_SECONDS
     annotations = lease["metadata"].get("annotations") or {}
     holder = spec.get("holderIdentity") or ""
@@ -283,13 +283,6 @@ def whoami(cluster: Cluster) -> str:
     except DiflowError:
         name = None
     return str(name or os.environ.get("USER") or "somebody")
-
-
-def _seconds(time: str) -> float:
-    try:
-        return datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _ago(seconds: float) -> str:

@@ -110,7 +110,7 @@ class Allocator:
             on_response=self.caches.apply_write_response,
             progress=self._progress,
             sign=self.seal.sign,
-            mark=lambda allocation: self.applications.mark(allocation),  # noqa: PLW0108 - it is made below
+            mark=lambda text: self.applications.mark(text),  # noqa: PLW0108 - it is made below
             workers=settings.writers,
             clock=clock,
             wall=wall,

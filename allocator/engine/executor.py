@@ -29,7 +29,6 @@ from diflow.kube.kinds import EVENT, LEASE, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json
 from diflow.state import chain
-from diflow.state.allocation import Allocation
 from diflow.workflows.successor import successor
 
 COMPONENT = "diflow-allocator"
@@ -60,7 +59,7 @@ class Executor:
         on_response: Callable[[Kind, Json], None],
         progress: Callable[[], None] = lambda: None,
         sign: Callable[[str, str], str] = lambda _uid, _text: "",
-        mark: Callable[[Allocation], Mapping[str, str | None]] = lambda _allocation: {},
+        mark: Callable[[str], Mapping[str, str | None]] = lambda _text: {},
         workers: int = 16,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -254,14 +253,8 @@ class Executor:
             return body
         text = annotations[keys.ALLOCATION]
         proof = self._sign(uid, text) or None if text else None
-        annotations = {**annotations, **self._marks(annotations), keys.PROOF: proof}
+        annotations = {**annotations, **(self._mark(text) if text else {}), keys.PROOF: proof}
         return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
-
-    def _marks(self, annotations: Mapping[str, Any]) -> Mapping[str, str | None]:
-        """What else these annotations say of their allocation: the pool of its nodes, which the server writes into the
-        reports of this round. Nothing on a cluster with one pool."""
-        at = Allocation.parse(annotations.get(keys.ALLOCATION) or "")
-        return self._mark(at) if at is not None and at.is_placed else {}
 
     def _begin_part(self, write: Write, part: NextPart, epoch: str) -> Json:
         """Create the next Workflow of a job from the current one. Returns an existing one if it continues this one.
@@ -273,7 +266,8 @@ class Executor:
         now = read_workflow(workflow)
         if now.identity.uid != target.uid or now.has_ended or now.is_stopping or now.continued_in or now.problem:
             raise ConflictError(f"{target.key} has changed meanwhile")
-        marks = {name: value for name, value in self._marks(part.annotations).items() if value is not None}
+        given = self._mark(part.annotations.get(keys.ALLOCATION) or "")
+        marks = {name: value for name, value in given.items() if value is not None}
         annotations = {**part.annotations, **marks, keys.EPOCH: epoch}
         for name in part.names:
             body = successor(workflow, name=name, parameters=part.parameters, annotations=annotations)

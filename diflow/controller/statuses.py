@@ -73,11 +73,11 @@ def keep_result(made: Json, obj: DIJobRead) -> Json:
 def keep_transition(made: Json, obj: DIJobRead) -> Json:
     """The status in which the replicas are healthy, or are not, since it was first written: what was found of them may
     have changed meanwhile."""
+    before = [one for one in untrusted.mappings(obj.status.get("conditions")) if one.get("type") == HEALTHY]
     for one in made["conditions"]:
-        for before in untrusted.mappings(obj.status.get("conditions")) if one["type"] == HEALTHY else ():
-            since = untrusted.time(before.get("lastTransitionTime"))
-            if (before.get("type"), before.get("status")) == (HEALTHY, one["status"]) and since:
-                one["lastTransitionTime"] = since
+        same = [known for known in before if one["type"] == HEALTHY and known.get("status") == one["status"]]
+        if since := next((at for known in same if (at := untrusted.time(known.get("lastTransitionTime")))), ""):
+            one["lastTransitionTime"] = since
     return made
 
 

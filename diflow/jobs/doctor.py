@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ from diflow.kube.kinds import (
     WORKFLOW,
     Kind,
 )
+from diflow.kube.leader_election import seconds_since_renewal
 from diflow.state import untrusted
 
 if TYPE_CHECKING:
@@ -314,17 +315,26 @@ def _steps(cluster: Cluster) -> Finding:
     )
 
 
-def _allocator(cluster: Cluster, *, now: float) -> Finding:
-    """Whether a process leads: without one, gangs wait and nothing is resized."""
+def _installed_allocator(cluster: Cluster) -> tuple[str, Mapping[str, Any] | None] | None:
+    """The namespace of the allocator and its Lease, if it has one; None if none was installed."""
     public = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
     if public is None:
-        return Finding(_ALLOCATOR, ok=True, detail="not installed: Argo alone runs the jobs", is_known=False)
+        return None
     home = str((public.get("data") or {}).get("namespace") or "")
-    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=home) or {}
-    spec = untrusted.sub(lease, "spec")
+    return home, cluster.find(LEASE, keys.ALLOCATOR, namespace=home)
+
+
+def _allocator(cluster: Cluster, *, now: float) -> Finding:
+    """Whether a process leads: without one, gangs wait and nothing is resized."""
+    found = _installed_allocator(cluster)
+    if found is None:
+        return Finding(_ALLOCATOR, ok=True, detail="not installed: Argo alone runs the jobs", is_known=False)
+    home, lease = found
+    spec = untrusted.sub(lease or {}, "spec")
     holder, seconds = spec.get("holderIdentity"), spec.get("leaseDurationSeconds")
-    late = now + (cluster.clock_skew_seconds() or 0.0) - untrusted.seconds(spec.get("renewTime"))
-    is_running = bool(holder) and isinstance(seconds, int) and late <= seconds
+    is_running = (
+        bool(holder) and isinstance(seconds, int) and seconds_since_renewal(cluster, lease or {}, now=now) <= seconds
+    )
     return Finding(
         _ALLOCATOR,
         ok=is_running,
@@ -354,11 +364,10 @@ def _server_pods(cluster: Cluster) -> Finding:
 
 def _fence(cluster: Cluster) -> Finding:
     """Whether the API server refuses the writes of an allocator that does not lead any more, by a dry run."""
-    public = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
-    if public is None:
+    found = _installed_allocator(cluster)
+    if found is None:
         return Finding(_FENCE, ok=True, detail="not needed: there is no allocator")
-    home = str((public.get("data") or {}).get("namespace") or "")
-    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=home)
+    home, lease = found
     if lease is None or not (lease.get("spec") or {}).get("leaseTransitions"):
         return Finding(_FENCE, ok=True, detail="not checked: the allocator has never led", is_known=False)
     nobody = f"{keys.ALLOCATOR}/{home}/{lease['metadata']['uid']}/0"

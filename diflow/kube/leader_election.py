@@ -46,6 +46,16 @@ def boottime() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
+def seconds_since_renewal(cluster: Cluster, lease: Mapping[str, Any], *, now: float) -> float:
+    """Seconds since the holder of this Lease renewed it. `now`: seconds since 1970 on this machine's clock."""
+    try:
+        renewed = datetime.fromisoformat((lease.get("spec") or {}).get("renewTime") or "").timestamp()
+    except ValueError:
+        renewed = 0.0
+    # The holder wrote the time of its own clock, to which the server's clock is closer than this one.
+    return now + (cluster.clock_skew_seconds() or 0.0) - renewed
+
+
 class Elector:
     """One candidate. `identity` must be unique to its process (such as a host name and a random part).
 

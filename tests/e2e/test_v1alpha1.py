@@ -152,17 +152,30 @@ def running(live: Live, job: str, module: str) -> list[str]:
     return sorted(pod["metadata"]["labels"][keys.POD] for pod in pods if "deletionTimestamp" not in pod["metadata"])
 
 
+def start(live: Live, name: str, **modules: Json) -> None:
+    """`kubectl apply` of a job with these templates; its coordinator runs."""
+    templates = {"coordinator": template(_PATIENT), **modules}
+    made = oldjobs.manifest(name, **{module: {"template": each} for module, each in templates.items()})
+    del made["metadata"]["namespace"]
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    wait_until("its coordinator runs", lambda: phase(live, name) == "Running")
+
+
+def on_fake_nodes() -> Json:
+    """The template of a replica that runs on a fake node until it is removed."""
+    tolerations = [{"key": FAKE, "operator": "Exists"}]
+    made = template(_PATIENT, nodeSelector={FAKE: "fake"}, tolerations=tolerations, terminationGracePeriodSeconds=1)
+    made["metadata"] = {"annotations": {"kwok.x-k8s.io/duration": "600s"}}
+    return made
+
+
 def touch(live: Live, job: str, host: str, file: str) -> None:
     (name,) = (p["metadata"]["name"] for p in live.pods(job) if p["metadata"]["labels"][keys.POD] == host)
     live.exec(name, "touch", f"/tmp/{file}")
 
 
 def test_replicas_come_and_go_and_the_job_ends_with_its_coordinator(space: Live, tmp_path: Path) -> None:
-    modules = {module: {"template": template(_PATIENT)} for module in ("coordinator", "collector", "learner")}
-    made = oldjobs.manifest("old", **modules)
-    del made["metadata"]["namespace"]
-    space.kubectl("apply", "-f", "-", stdin=json.dumps(made))
-    wait_until("its coordinator runs", lambda: phase(space, "old") == "Running")
+    start(space, "old", collector=template(_PATIENT), learner=template(_PATIENT))
     with server(space, tmp_path / "server.log") as port:
         rest = Rest(space, port, "old")
         # Two collectors and a learner, with what each is asked for.
@@ -210,18 +223,7 @@ def test_what_was_answered_holds_although_the_server_and_the_controller_are_kill
 ) -> None:
     space, job = controlling.live, "killed"
     # Its collectors run on fake nodes: nothing but the answers and the pods is of interest.
-    collector = template(
-        _PATIENT,
-        nodeSelector={FAKE: "fake"},
-        tolerations=[{"key": FAKE, "operator": "Exists"}],
-        terminationGracePeriodSeconds=1,
-    )
-    collector["metadata"] = {"annotations": {"kwok.x-k8s.io/duration": "600s"}}
-    modules = {"coordinator": {"template": template(_PATIENT)}, "collector": {"template": collector}}
-    made = oldjobs.manifest(job, **modules)
-    del made["metadata"]["namespace"]
-    space.kubectl("apply", "-f", "-", stdin=json.dumps(made))
-    wait_until("its coordinator runs", lambda: phase(space, job) == "Running")
+    start(space, job, collector=on_fake_nodes())
     answered: list[str] = []
     deleted: list[str] = []
     unknown = {"POST": 0, "DELETE": 0}
@@ -273,18 +275,7 @@ def _host_names(answer: Json) -> list[str]:
 
 
 def test_a_learner_of_ten_gpus_runs_as_two_pods_on_nodes_with_8_8_0_and_4(space: Live, tmp_path: Path) -> None:
-    learner = template(
-        _PATIENT,
-        nodeSelector={FAKE: "fake"},
-        tolerations=[{"key": FAKE, "operator": "Exists"}],
-        terminationGracePeriodSeconds=1,
-    )
-    learner["metadata"] = {"annotations": {"kwok.x-k8s.io/duration": "600s"}}
-    modules = {"coordinator": {"template": template(_PATIENT)}, "learner": {"template": learner}}
-    made = oldjobs.manifest("gpus", **modules)
-    del made["metadata"]["namespace"]
-    space.kubectl("apply", "-f", "-", stdin=json.dumps(made))
-    wait_until("its coordinator runs", lambda: phase(space, "gpus") == "Running")
+    start(space, "gpus", learner=on_fake_nodes())
     with server(space, tmp_path / "server.log") as port, gpu_nodes(space, 8, 8, 0, 4) as nodes:
         rest = Rest(space, port, "gpus")
         aggregator = rest.ask("POST", learners={"replicas": 1, "gpus": 10})["learners"][0].split(".")[0]

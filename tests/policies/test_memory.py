@@ -26,6 +26,7 @@ from diflow.allocator.policies.settings import PolicySettings
 from diflow.state.applications import Application, Batches, Lesson, learned
 from tests.policies import laws as judged
 from tests.policies.generators import snapshots
+from tests.policies.profiles import reported
 
 BATCHES = Batches(initial=32, least=32, most=4096, local_least=4, local_most=256)
 POLICIES = ("goodput", "fair+goodput", "fit", "fair", "optimus")
@@ -64,18 +65,7 @@ def prior(*shapes: tuple[int, int], **given: float | None) -> Prior:
 
 def own(*shapes: tuple[int, int], inherits: Prior | None = None, slow: float = 1.0, sync: float = 0.01) -> Profile:
     table = np.array([(*row, 0.0) for row in rows(*shapes, sync=sync, slow=slow)])
-    return Profile(
-        version=1,
-        observations_version=1,
-        observations=table,
-        grad_sqr=1.0,
-        grad_var=50.0,
-        initial_batch=32,
-        max_batch=4096,
-        min_local_batch=4,
-        max_local_batch=256,
-        prior=inherits,
-    )
+    return replace(reported(table), prior=inherits)
 
 
 def cluster(

@@ -26,6 +26,7 @@ from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.pooled import MOST_STRANGE, in_pools
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.names import UNKNOWN_POOL, pool_number
+from tests.policies.profiles import reported
 
 FAST, SLOW = pool_number("fast"), pool_number("slow")
 NUMBERS = (FAST, SLOW)
@@ -43,18 +44,7 @@ def rows(pool: int, *shapes: tuple[int, int], pace: float = 1.0, sync: float = 0
 
 
 def profile(*given: tuple[float, ...], **more: object) -> Profile:
-    plain = Profile(
-        version=1,
-        observations_version=1,
-        observations=np.array(given).reshape(-1, 6),
-        grad_sqr=1.0,
-        grad_var=50.0,
-        initial_batch=32,
-        max_batch=4096,
-        min_local_batch=4,
-        max_local_batch=256,
-    )
-    return replace(plain, **more)  # type: ignore[arg-type]
+    return replace(reported(np.array(given).reshape(-1, 6)), **more)  # type: ignore[arg-type]
 
 
 def both(fast: float, slow: float = 1.0, *, sync: float = 0.01, **more: object) -> Profile:

@@ -21,24 +21,24 @@ from diflow.allocator.policies.goodput.memory import noise_at
 from diflow.allocator.policies.goodput.model import ALPHA_C, GAMMA, PARAMETERS
 from diflow.allocator.policies.goodput.pooled import PoolSeen, in_pools
 from diflow.allocator.policies.goodput.table import (
-    _ACCUMULATION,
-    _COLUMNS,
-    _INITIAL,
-    _LEFT,
-    _LOCAL_LEAST,
-    _LOCAL_MOST,
-    _NO_REPORT,
-    _NOISE,
-    _RESTART,
-    _SEEN,
-    _SPANNED,
+    ACCUMULATION,
+    INITIAL,
+    LEFT,
+    LOCAL_LEAST,
+    LOCAL_MOST,
+    NO_REPORT,
+    NOISE,
+    READ_COLUMNS,
+    RESTART,
+    SEEN,
+    SPANNED,
+    Bounds,
     Table,
     Tables,
-    _Bounds,
-    _limits,
-    _limits_of,
-    _models,
-    _sane,
+    is_sane,
+    models_of_priors,
+    prior_limits,
+    reported_limits,
     work_left,
 )
 from diflow.allocator.policies.settings import PolicySettings
@@ -123,7 +123,7 @@ class PoolTables(Tables):
     ) -> PoolTable:
         """The table of all jobs. `view.pool`: the pool where each job runs, or -1."""
         jobs, pools = snapshot.jobs, len(snapshot.pool_names)
-        flat = self._read_pools(snapshot, view.pool).reshape(jobs * pools, _COLUMNS)
+        flat = self._read_pools(snapshot, view.pool).reshape(jobs * pools, READ_COLUMNS)
         most, total = pool_slots(snapshot, gangs.elastic)
         able: BoolArray = np.greater_equal(total, gangs.low[:, None])
         homeless: BoolArray = ~np.any(able, axis=1)
@@ -134,7 +134,7 @@ class PoolTables(Tables):
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
         untold = np.where(silent, gangs.wanted, np.maximum(gangs.low, settings.largest_start))
-        bounds = _Bounds(
+        bounds = Bounds(
             np.repeat(gangs.low, pools),
             high.ravel(),
             np.maximum(most, 1).ravel(),
@@ -153,7 +153,7 @@ class PoolTables(Tables):
         usable = able & (first > 0)
         logs = np.where(usable, np.log(np.where(usable, first, 1.0)), 0.0).sum(axis=1)
         base = np.exp(logs / np.maximum(usable.sum(axis=1), 1))
-        data = flat.reshape(jobs, pools, _COLUMNS)
+        data = flat.reshape(jobs, pools, READ_COLUMNS)
         left = np.mean([self._work_left(snapshot, data[:, p], np.maximum(most[:, p], 1)) for p in range(pools)], axis=0)
         rows = np.arange(jobs)
         at = np.maximum(view.pool, 0)
@@ -169,7 +169,7 @@ class PoolTables(Tables):
             np.where(view.pool >= 0, value[rows, at, 0], 0.0),
             left / base,
             known[rows, at],
-            data[:, 0, _RESTART],
+            data[:, 0, RESTART],
         )
 
     def _names(self, snapshot: Snapshot) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class PoolTables(Tables):
         return self._rows[1]
 
     def _read_pools(self, snapshot: Snapshot, present: IntArray) -> FloatArray:
-        """What is known of the jobs in each pool (J×P×_COLUMNS); only new reports are read."""
+        """What is known of the jobs in each pool (J×P×READ_COLUMNS); only new reports are read."""
         numbers = tuple(pool_number(name) for name in snapshot.pool_names)
         cluster = numbers, tuple(snapshot.pool_speed.tolist())
         models = self._priors = _models_of(snapshot.job_profile, self._priors)
@@ -211,13 +211,13 @@ class PoolTables(Tables):
             if known.columns[at, 0] != params[0]:
                 known.columns[at, :PARAMETERS] = params
         table = [self._known[name].columns for name in snapshot.job_names]
-        return np.array(table).reshape(snapshot.jobs, len(numbers), _COLUMNS)
+        return np.array(table).reshape(snapshot.jobs, len(numbers), READ_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """What was read of a job: `columns` (P×_COLUMNS), and the observations `rows` of each pool to which the model is
-    fitted, with their `keys`. `cluster`, `present`: what it was read for."""
+    """What was read of a job: `columns` (P×READ_COLUMNS), and the observations `rows` of each pool to which the model
+    is fitted, with their `keys`. `cluster`, `present`: what it was read for."""
 
     profile: Profile | None
     cluster: object
@@ -237,10 +237,10 @@ _Cluster = tuple[tuple[int, ...], tuple[float, ...]]
 def _read(profile: Profile | None, cluster: _Cluster, present: int, models: dict[int, FloatArray]) -> _Known:
     numbers, speeds = cluster
     if profile is None:
-        return _Known(profile, cluster, -2, np.array([_NO_REPORT] * len(numbers)))
+        return _Known(profile, cluster, -2, np.array([NO_REPORT] * len(numbers)))
     matters = present if _depends_on_present(profile) else -2
     given = profile.parameters
-    if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
+    if given is not None and np.shape(given) == (PARAMETERS,) and is_sane(np.asarray(given, dtype=np.float64)):
         columns = _columns(profile, numbers, [None] * len(numbers))
         own = speeds[present] if present >= 0 else 1.0
         ratio = own / np.array(speeds)
@@ -261,32 +261,37 @@ def _depends_on_present(profile: Profile) -> bool:
 
 
 def _columns(profile: Profile, numbers: Sequence[int], seen: Sequence[PoolSeen | None]) -> FloatArray:
-    """The columns of the job in the pools of these numbers, without the models (P×_COLUMNS)."""
-    common = [np.nan] * PARAMETERS + [float(profile.profiled_replicas), 1.0, *_limits(profile), work_left(profile)]
+    """The columns of the job in the pools of these numbers, without the models (P×READ_COLUMNS)."""
+    common = [np.nan] * PARAMETERS + [
+        float(profile.profiled_replicas),
+        1.0,
+        *reported_limits(profile),
+        work_left(profile),
+    ]
     out = np.array([[*common, np.nan]] * len(numbers))
     for row, number, one in zip(out, numbers, seen, strict=True):
         if one is not None:
-            row[_SEEN] = max(row[_SEEN], one.reach)
-            row[_SPANNED] = float((one.rows[:, NODES] > 1).any())
+            row[SEEN] = max(row[SEEN], one.reach)
+            row[SPANNED] = float((one.rows[:, NODES] > 1).any())
         prior = (one.prior if one is not None else None) or profile.prior
         if prior is not None:
             if not len(profile.observations) and profile.parameters is None:
-                row[_INITIAL : _ACCUMULATION + 1] = _limits_of(prior)
+                row[INITIAL : ACCUMULATION + 1] = prior_limits(prior)
             if profile.grad_sqr is None:
-                row[_NOISE] = noise_at(prior, profile.fraction_done)
-            if math.isnan(row[_LEFT]) and profile.fraction_done is not None and len(prior.works):
-                row[_LEFT] = float(np.median(prior.works)) * min(max(1.0 - profile.fraction_done, 1e-3), 1.0)
-            row[_RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
+                row[NOISE] = noise_at(prior, profile.fraction_done)
+            if math.isnan(row[LEFT]) and profile.fraction_done is not None and len(prior.works):
+                row[LEFT] = float(np.median(prior.works)) * min(max(1.0 - profile.fraction_done, 1e-3), 1.0)
+            row[RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
         if profile.restart_seconds is not None:
-            row[_RESTART] = profile.restart_seconds
+            row[RESTART] = profile.restart_seconds
         if number in profile.local_batches:
-            row[_LOCAL_MOST] = max(row[_LOCAL_LEAST], float(profile.local_batches[number]))
+            row[LOCAL_MOST] = max(row[LOCAL_LEAST], float(profile.local_batches[number]))
     return out
 
 
 def _models_of(profiles: tuple[Profile | None, ...], known: dict[int, FloatArray]) -> dict[int, FloatArray]:
     """The model of each prior of these profiles, in any pool, by its version."""
-    return _models(
+    return models_of_priors(
         (
             *profiles,
             *(

@@ -48,7 +48,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bounds:
+class Bounds:
     """As the arguments of `Tables.make`. `untold` (J): the most replicas of a job without a model."""
 
     low: IntArray
@@ -66,7 +66,7 @@ class Tables:
         self._reports: dict[str, _Report] = {}
         self._priors: dict[int, FloatArray] = {}
         self._read_from: tuple[object, object] = (None, None)
-        self._data = np.zeros((0, _COLUMNS))
+        self._data = np.zeros((0, READ_COLUMNS))
         self._made = _Made((), self._data, *(np.zeros((0, 1), dtype=kind) for kind in (int, bool, float)))
 
     def make(
@@ -95,22 +95,22 @@ class Tables:
         # A job assumed never to report may have its desired replicas.
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
-        bounds = _Bounds(low, high, per_node, held, held_nodes, np.where(silent, wanted, np.maximum(low, start)))
+        bounds = Bounds(low, high, per_node, held, held_nodes, np.where(silent, wanted, np.maximum(low, start)))
         replicas, anyway, value = self._filled(snapshot.job_names, data, bounds, growth, between_nodes)
         goodput = value[:, 2:]
         first, known = goodput[:, 0], np.isfinite(data[:, ALPHA_C])
         with np.errstate(divide="ignore", invalid="ignore"):
             left_seconds = np.where(known & (first > 0), self._work_left(snapshot, data, per_node) / first, np.nan)
-        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway, data[:, _RESTART])
+        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway, data[:, RESTART])
 
     def _filled(
-        self, names: tuple[str, ...], data: FloatArray, bounds: _Bounds, growth: float, between_nodes: float
+        self, names: tuple[str, ...], data: FloatArray, bounds: Bounds, growth: float, between_nodes: float
     ) -> tuple[IntArray, BoolArray, FloatArray]:
         """Configurations and which of them do not depend on the allocation (J×C), and goodput (J×(2 + C)): of the
         current placement, of the first configuration on several nodes, and of each configuration."""
         low, high, per_node, held = bounds.low, bounds.high, bounds.per_node, bounds.held
         known: BoolArray = np.isfinite(data[:, ALPHA_C])
-        reach = np.where(known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), bounds.untold)
+        reach = np.where(known, np.maximum(np.floor(growth * data[:, SEEN]), 1), bounds.untold)
         top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
         reached = np.minimum(high, np.maximum(top, held))
         replicas, anyway = self._grid(low, top, per_node, held, reached)
@@ -127,12 +127,12 @@ class Tables:
         return replicas, anyway, value
 
     def _read(self, snapshot: Snapshot) -> FloatArray:
-        """What the jobs reported (J×_COLUMNS); only new reports are read."""
+        """What the jobs reported (J×READ_COLUMNS); only new reports are read."""
         if self._read_from[0] is snapshot.job_profile and self._read_from[1] is snapshot.job_names:
             return self._data
         last, self._reports = self._reports, {}
         unfitted: list[tuple[_Report, FloatArray]] = []
-        models = self._priors = _models(snapshot.job_profile, self._priors)
+        models = self._priors = models_of_priors(snapshot.job_profile, self._priors)
         for name, profile in zip(snapshot.job_names, snapshot.job_profile, strict=True):
             report = last.get(name)
             if report is None or report.profile is not profile:
@@ -151,7 +151,7 @@ class Tables:
                     report.columns[:PARAMETERS] = found.tolist()
         self._read_from = snapshot.job_profile, snapshot.job_names
         columns = [self._reports[name].columns for name in snapshot.job_names]
-        self._data = np.array(columns).reshape(snapshot.jobs, _COLUMNS)
+        self._data = np.array(columns).reshape(snapshot.jobs, READ_COLUMNS)
         return self._data
 
     @staticmethod
@@ -161,7 +161,7 @@ class Tables:
         Of a job that reports a fraction alone it follows from what it has done; of one that reports no progress it is
         the mean residual life among the earlier jobs of its application. What a job has done is its running time at the
         speed of the mean number of replicas that it held, which a plan does not change."""
-        left = data[:, _LEFT].copy()
+        left = data[:, LEFT].copy()
         found: list[tuple[int, FloatArray | None, float]] = []
         for j in np.flatnonzero(np.isnan(left) & np.isfinite(data[:, ALPHA_C])).tolist():
             profile = snapshot.job_profile[j]
@@ -218,7 +218,7 @@ class Tables:
             reports = data[row]
             params = reports[:, :PARAMETERS]
             if between_nodes > 1.0:
-                params[:, (ALPHA_N, BETA_N)] *= np.where(reports[:, _SPANNED] > 0, 1.0, between_nodes)[:, None]
+                params[:, (ALPHA_N, BETA_N)] *= np.where(reports[:, SPANNED] > 0, 1.0, between_nodes)[:, None]
             good, _, _ = best_batches(params, _of(reports), count[row, column][:, None], several[row, column][:, None])
             out[row, column] = good[:, 0]
         self._made = _Made(names, data, count, several, out.copy())
@@ -243,17 +243,18 @@ class Tables:
 
 
 # Columns of `Tables._read`: the seven parameters (NaN: no model), then these.
-_SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATION, _NOISE, _LEFT, _RESTART = range(
+SEEN, SPANNED, INITIAL, LEAST, MOST, LOCAL_LEAST, LOCAL_MOST, ACCUMULATION, NOISE, LEFT, RESTART = range(
     PARAMETERS, PARAMETERS + 11
 )
-_COLUMNS = PARAMETERS + 11
-_NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan, np.nan)
+READ_COLUMNS = PARAMETERS + 11
+NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan, np.nan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Report:
-    """What was read from a profile (_COLUMNS), and whether its parameters were fitted here: to its observations alone
-    (`is_fitted`), or also to those that it `inherits`, with this model of the memory, on up to `reach` replicas."""
+    """What was read from a profile (READ_COLUMNS), and whether its parameters were fitted here: to its observations
+    alone (`is_fitted`), or also to those that it `inherits`, with this model of the memory, on up to `reach`
+    replicas."""
 
     profile: Profile | None
     columns: list[float]
@@ -269,13 +270,13 @@ def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report
     """
     nothing = np.zeros((0, 6))
     if profile is None:
-        return _Report(profile, list(_NO_REPORT)), nothing
+        return _Report(profile, list(NO_REPORT)), nothing
     rows, given = clean(profile.observations), profile.parameters
     # A model without observations is the job's own, and covers several nodes.
     several = (rows[:, NODES] > 1).any() or (given is not None and not len(rows))
     largest = max(float(rows[:, REPLICAS].max(initial=0)), profile.profiled_replicas)
-    columns = [np.nan] * PARAMETERS + [largest, float(several), *_limits(profile), work_left(profile), np.nan]
-    if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
+    columns = [np.nan] * PARAMETERS + [largest, float(several), *reported_limits(profile), work_left(profile), np.nan]
+    if given is not None and np.shape(given) == (PARAMETERS,) and is_sane(np.asarray(given, dtype=np.float64)):
         columns[:PARAMETERS] = np.asarray(given, dtype=np.float64).tolist()
         return _Report(profile, columns), nothing
     before = last.profile if last is not None and last.is_fitted else None
@@ -285,7 +286,7 @@ def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report
     return _Report(profile, columns, is_fitted=len(rows) > 0), rows
 
 
-def _models(profiles: tuple[Profile | None, ...], known: dict[int, FloatArray]) -> dict[int, FloatArray]:
+def models_of_priors(profiles: tuple[Profile | None, ...], known: dict[int, FloatArray]) -> dict[int, FloatArray]:
     """The model of each prior of these profiles, by its version."""
     priors = {p.prior.version: p.prior for p in profiles if p is not None and p.prior is not None}
     out = {version: known[version] for version in priors if version in known}
@@ -299,35 +300,35 @@ def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | 
     """As `_read_report`, for a job whose application is known. `model`: the one of the prior."""
     plain, rows = _read_report(profile, last)
     columns, nothing = plain.columns, np.zeros((0, 6))
-    columns[_RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
+    columns[RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
     is_useful = bool(np.isfinite(model).all()) and is_trusted(prior)
     if profile.grad_sqr is None:
-        columns[_NOISE] = noise_at(prior, profile.fraction_done)
-    if math.isnan(columns[_LEFT]) and profile.fraction_done is not None and len(prior.works):
-        columns[_LEFT] = float(np.median(prior.works)) * min(max(1.0 - profile.fraction_done, 1e-3), 1.0)
+        columns[NOISE] = noise_at(prior, profile.fraction_done)
+    if math.isnan(columns[LEFT]) and profile.fraction_done is not None and len(prior.works):
+        columns[LEFT] = float(np.median(prior.works)) * min(max(1.0 - profile.fraction_done, 1e-3), 1.0)
     if not is_useful:
         return plain, rows
     before = last.profile if last is not None and last.inherits is model else None
     if last is not None and before is not None and before.observations_version == profile.observations_version:
         columns[:PARAMETERS] = last.columns[:PARAMETERS]
-        columns[_SEEN] = max(columns[_SEEN], last.reach)
-        columns[_SPANNED] = last.columns[_SPANNED]
+        columns[SEEN] = max(columns[SEEN], last.reach)
+        columns[SPANNED] = last.columns[SPANNED]
         return _Report(profile, columns, inherits=model, reach=last.reach), nothing
     own = clean(profile.observations)
     if not len(own):
         if profile.parameters is None:
             # It has not run yet: all of this is its predecessors'.
             columns[:PARAMETERS] = model.tolist()
-            columns[_INITIAL : _ACCUMULATION + 1] = _limits_of(prior)
-            columns[_SEEN] = float(prior.observations[:, REPLICAS].max())
-            columns[_SPANNED] = float((prior.observations[:, NODES] > 1).any())
+            columns[INITIAL : ACCUMULATION + 1] = prior_limits(prior)
+            columns[SEEN] = float(prior.observations[:, REPLICAS].max())
+            columns[SPANNED] = float((prior.observations[:, NODES] > 1).any())
         return plain, rows
     more = inherited(own, prior, model)
     if more is None or not len(more):
         return plain, rows
     reach = float(more[:, REPLICAS].max())
-    columns[_SEEN] = max(columns[_SEEN], reach)
-    columns[_SPANNED] = float(columns[_SPANNED] > 0 or (more[:, NODES] > 1).any())
+    columns[SEEN] = max(columns[SEEN], reach)
+    columns[SPANNED] = float(columns[SPANNED] > 0 or (more[:, NODES] > 1).any())
     return _Report(profile, columns, inherits=model, reach=reach), np.concatenate([more, own])
 
 
@@ -373,11 +374,11 @@ def _counts(low: int, top: int, per_node: int, held: int) -> IntArray:
     return np.array(sorted(found), dtype=np.int64)
 
 
-def _sane(params: FloatArray) -> bool:
+def is_sane(params: FloatArray) -> bool:
     return bool(np.isfinite(params).all() and (params >= 0).all() and 1.0 <= params[-1] <= 10.0)
 
 
-def _limits(profile: Profile) -> tuple[float, float, float, float, float, float, float]:
+def reported_limits(profile: Profile) -> tuple[float, float, float, float, float, float, float]:
     """Batch limits, whether gradients may be accumulated, and gradient noise, in the order of the columns."""
     initial, local = max(1, profile.initial_batch), max(1, profile.min_local_batch)
     found = gradient_noise(profile)
@@ -405,7 +406,7 @@ def _mean_replicas(snapshot: Snapshot, rows: IntArray, ran: FloatArray) -> Float
     return held
 
 
-def _limits_of(prior: Prior) -> tuple[float, float, float, float, float, float]:
+def prior_limits(prior: Prior) -> tuple[float, float, float, float, float, float]:
     """Batch limits of a prior, in the order of the columns."""
     initial, local = max(1, prior.initial_batch), max(1, prior.min_local_batch)
     return (
@@ -420,13 +421,13 @@ def _limits_of(prior: Prior) -> tuple[float, float, float, float, float, float]:
 
 def _of(data: FloatArray) -> Limits:
     return Limits(
-        initial=data[:, _INITIAL],
-        least=data[:, _LEAST],
-        most=data[:, _MOST],
-        local_least=data[:, _LOCAL_LEAST],
-        local_most=data[:, _LOCAL_MOST],
-        accumulation=data[:, _ACCUMULATION] > 0,
-        noise=data[:, _NOISE],
+        initial=data[:, INITIAL],
+        least=data[:, LEAST],
+        most=data[:, MOST],
+        local_least=data[:, LOCAL_LEAST],
+        local_most=data[:, LOCAL_MOST],
+        accumulation=data[:, ACCUMULATION] > 0,
+        noise=data[:, NOISE],
     )
 
 
