@@ -73,7 +73,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 @pytest.hookimpl(specname="pytest_collection_modifyitems", tryfirst=True)
-def keep_fixtures_in_one_process(items: list[pytest.Item]) -> None:
+def pytest_keep_fixtures_in_one_process(items: list[pytest.Item]) -> None:
     """Make a group of the tests of a file that share its fixtures, before pytest-xdist looks at the groups."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None and _shares_a_fixture(item):
