@@ -95,7 +95,7 @@ class PolicySettings(BaseSettings):
 
     largest_growth: float = Field(2.0, ge=1)
     """A job may grow to this many times the largest replica count it has reported (Pollux): further extrapolation is
-    unreliable. With 4, jobs on busy clusters hold more than they use (Sia's traces: mean completion up by a tenth)."""
+    unreliable. With 4, jobs hold more than they use: on the busiest of Sia's traces they take a tenth longer."""
 
     largest_start: int = Field(4, ge=1)
     """Replicas on which a job may start before it has reported anything, if that is more than its minimum. Pollux has
