@@ -21,12 +21,11 @@ help: ## list all targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --no-deps: the lock is complete (pip check proves it). pip's resolver refuses the lock when a package that another one
-# asks for with an extra has a newer release than the pinned one.
+# asks for with an extra has a newer release than the pinned one. --no-compile: Python compiles what is imported, once.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-compile \
 	  -r requirements.lock
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # pip compiles on one processor; a template is no program
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	$(BIN)/python -m pip check --quiet --disable-pip-version-check
 	touch $@
