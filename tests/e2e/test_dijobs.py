@@ -127,6 +127,8 @@ def test_the_demo_runs_as_an_object_although_the_controller_is_killed_again_and_
         space.kubectl("apply", "-f", str(EXAMPLE))
         with watched(space, "cartpole") as seen:
             wait_until("it has a Workflow", lambda: space.get("workflows")["items"], timeout=120)
+            # Killed before it has written the first phase, it would begin with the one that the job has by then.
+            wait_until("the beginning is seen", seen.phases, timeout=60)
             process.kill()
             uid = space.workflow("cartpole")["metadata"]["uid"]
             process.start()
