@@ -76,7 +76,11 @@ _SERVER_METADATA = frozenset(
 
 
 class UnknownFieldWarning(UserWarning):
-    """A manifest has a field that diflow does not know; it is dropped. Its arguments are the text and the path."""
+    """A manifest has a field that diflow does not know; it is dropped. Its arguments are the text and the path; `meant`
+    is the known field with a similar name, or "".
+    """
+
+    meant: str = ""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -823,8 +827,10 @@ def _warn(paths: list[str], known: Iterable[str] = ()) -> None:
     """Warn of unknown fields; `known` are the names that were possible there."""
     names, collected = sorted(known), _COLLECTED.get()
     for number, path in enumerate(paths):
-        hint = _meant(path.rpartition(".")[2], names) if number < _MOST_HINTS else ""
+        meant = _meant(path.rpartition(".")[2], names) if number < _MOST_HINTS else ""
+        hint = f": did you mean {meant}?" if meant else ""
         warning = UnknownFieldWarning(f"{path} is not known and is left out{hint}", path)
+        warning.meant = meant
         if collected is None:
             warnings.warn(warning, stacklevel=4)
         else:
@@ -832,6 +838,6 @@ def _warn(paths: list[str], known: Iterable[str] = ()) -> None:
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
-    """The known name that was probably meant, for the end of a warning; "" if none is close."""
+    """The known name that was probably meant; "" if none is close."""
     close = get_close_matches(name, known, n=1, cutoff=0.75) if len(name) <= _LONGEST_NAME else []
-    return f": did you mean {close[0]}?" if close else ""
+    return close[0] if close else ""

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -23,6 +24,7 @@ from diflow.errors import (
     TooLargeError,
     UnavailableError,
 )
+from diflow.jobs.retry import repair
 from diflow.kube.api import Cluster
 from diflow.kube.events import event
 from diflow.kube.kinds import EVENT, LEASE, WORKFLOW, Kind
@@ -237,10 +239,11 @@ class Executor:
     def _send(self, write: Write, epoch: str) -> Json:
         if write.part is not None:
             return self._begin_part(write, write.part, epoch)
+        body = self._repaired(write).patch(epoch) if write.is_repair else write.patch(epoch)
         return self._cluster.patch(
             write.kind,
             write.target.name,
-            self._with_proof(write.patch(epoch), write.target.uid),
+            self._with_proof(body, write.target.uid),
             namespace=write.target.namespace,
             subresource=write.subresource,
             manager=self._elector.writes_as(epoch),
@@ -255,6 +258,19 @@ class Executor:
         proof = self._sign(uid, text) or None if text else None
         annotations = {**annotations, **(self._mark(text) if text else {}), keys.PROOF: proof}
         return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
+
+    def _repaired(self, write: Write) -> Write:
+        """The write with its content, for the newest version of the Workflow.
+
+        Raises ConflictError if there is nothing to repair any more.
+        """
+        target = write.target
+        workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
+        now = read_workflow(workflow).identity
+        found = repair(workflow)
+        if now.uid != target.uid or found is None:
+            raise ConflictError(f"{target.key} has changed meanwhile")
+        return replace(write, target=now, body=found[0])
 
     def _begin_part(self, write: Write, part: NextPart, epoch: str) -> Json:
         """Create the next Workflow of a job from the current one. Returns an existing one if it continues this one.

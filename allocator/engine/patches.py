@@ -35,6 +35,7 @@ Reason = Literal[
     "Healthy",
     "SlowNode",
     "NotStarted",
+    "Repaired",
 ]
 
 
@@ -87,6 +88,8 @@ class Write:
     """It may be dropped: its content can be derived from the pods again."""
     is_minimal: bool = False
     """It adds no annotations, not even the leader's epoch."""
+    is_repair: bool = False
+    """It repairs what `argo retry` did to Argo's nodes, which the executor reads: the body is empty here."""
 
     def patch(self, epoch: str) -> Json:
         """The body with the uid and resourceVersion, so that it fails on a changed object, and the leader's epoch."""
@@ -101,7 +104,7 @@ class Write:
         """Nothing depends on it: the text of a decision, a pod's roster, or what can be derived from the pods."""
         if self.is_optional:
             return True
-        if self.part is not None or self.body.keys() - {"metadata"}:
+        if self.part is not None or self.is_repair or self.body.keys() - {"metadata"}:
             return False
         given = (self.body.get("metadata") or {}).get("annotations") or {}
         return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION, keys.HEALTH}
@@ -112,7 +115,7 @@ class Write:
         metadata: Json = dict(self.body.get("metadata") or {})
         given: Mapping[str, str | None] = metadata.pop("annotations", None) or {}
         body = {key: value for key, value in self.body.items() if key != "metadata"}
-        if self.part is not None or self.is_minimal:
+        if self.part is not None or self.is_repair or self.is_minimal:
             return None
         if self.kind is WORKFLOW:
             at = Allocation.parse(given.get(keys.ALLOCATION) or "")
@@ -258,6 +261,14 @@ def change_job(
     if change:
         body["spec"] = change
     return Write(WORKFLOW, job.identity, of or job.key, body, note=note, why=note.reason if note else "decision")
+
+
+def repair(job: JobRead) -> Write:
+    """Repair a job that `argo retry` has left without pods (`diflow.jobs.retry.repair`)."""
+    text = (
+        "argo retry had left several attempts of a replica running, of which Argo creates no pods: they are run again"
+    )
+    return Write(WORKFLOW, job.identity, job.key, {}, note=Note("Repaired", text), why="argo retry", is_repair=True)
 
 
 _WAITS = "; waits: "

@@ -203,7 +203,7 @@ def reconcile(
     memory, None without a limit.
     """
     read = job.read
-    if first := _to_successor(job, now) or _to_argo(read, capacity):
+    if first := _to_successor(job, now) or _to_argo(read, capacity) or _repair(read):
         return first
     if read.has_ended or (read.problem and not read.is_stopping):
         return []
@@ -238,6 +238,12 @@ def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
     if not read.is_hidden or not (read.is_stopping or capacity.age(read.created_seconds) > _SHOWN_SECONDS):
         return []
     return [patches.change_job(read, labels={keys.INSTANCE: None}, spec=_RESUMED if read.is_stopping else None)]
+
+
+def _repair(read: JobRead) -> list[Write]:
+    """Run a job again that `argo retry` has left without pods."""
+    is_done_with = read.has_ended or read.problem or read.is_stopping or read.continued_in
+    return [patches.repair(read)] if read.tree.is_stuck and not read.tree.is_offloaded and not is_done_with else []
 
 
 def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:

@@ -13,6 +13,7 @@ import typer
 
 from diflow.cli.console import colours, note, paint, say
 from diflow.cli.options import Context, Kubeconfig, Namespace, connect
+from diflow.figures import counted
 from diflow.version import __version__
 
 if TYPE_CHECKING:
@@ -56,8 +57,17 @@ def doctor(
         findings.append(finding)
         say(verdict(finding))
     bad = sum(not finding.ok for finding in findings)
-    say(f"{bad} of {len(findings)} checks failed" if bad else f"all {len(findings)} checks passed")
+    say(_total(findings))
     return 5 if bad else 0
+
+
+def _total(findings: list[Finding]) -> str:
+    """The last line: how many checks failed or passed, and how many were not made."""
+    bad, unknown = sum(not one.ok for one in findings), sum(one.ok and not one.is_known for one in findings)
+    rest = f"; {counted(unknown, 'check')} not made (–)" if unknown else ""
+    if bad:
+        return f"{bad} of {len(findings)} checks failed{rest}"
+    return f"{len(findings) - unknown} checks passed{rest}" if unknown else f"all {len(findings)} checks passed"
 
 
 def verdict(finding: Finding) -> str:

@@ -34,11 +34,18 @@ class Source:
     document: Document | None
     variable: DIJob | None = None
 
-    def load(self, *, name: str | None = None, namespace: str | None = None, warned: list[str] | None = None) -> DIJob:
+    def load(
+        self,
+        *,
+        name: str | None = None,
+        namespace: str | None = None,
+        warned: list[str] | None = None,
+        is_exact: bool = False,
+    ) -> DIJob:
         """The job, with another name or namespace if given.
 
         Warnings about its manifest are written to stderr, or appended to `warned`. Raises InvalidError with file and
-        line.
+        line; with `is_exact` also for a field whose name is probably misspelt.
         """
         from diflow.job import DIJob, UnknownFieldWarning  # noqa: PLC0415 (pydantic and Hera's models take a while)
 
@@ -53,11 +60,19 @@ class Source:
                 raise self._in_file(error) from None
             given = {"name": name, "namespace": namespace}
             changes = {key: value for key, value in given.items() if value not in (None, getattr(job, key))}
+            if job.namespace and changes.get("namespace"):
+                doubts = [
+                    *doubts,
+                    f"the namespace {namespace} is used instead of {job.namespace}, which the manifest has",
+                ]
             if changes:  # through the manifest, so that everything that depends on the name is checked
                 manifest = job.to_manifest()
                 manifest["metadata"] = {**manifest["metadata"], **changes}
                 job = DIJob.from_manifest(manifest)
         _tell(doubts + self._unknown(caught, UnknownFieldWarning), warned)
+        for one in (w.message for w in caught if is_exact and isinstance(w.message, UnknownFieldWarning)):
+            if one.meant:
+                raise self._in_file(InvalidError(f"is not known: did you mean {one.meant}?", path=str(one.args[1])))
         for other in caught:
             if not issubclass(other.category, UnknownFieldWarning):
                 warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
@@ -84,7 +99,13 @@ def load(source: str, *, name: str | None = None, namespace: str | None = None) 
 
 
 def load_all(
-    source: str, *, name: str | None = None, namespace: str | None = None, every: bool = False, hint: str = ""
+    source: str,
+    *,
+    name: str | None = None,
+    namespace: str | None = None,
+    every: bool = False,
+    hint: str = "",
+    is_exact: bool = False,
 ) -> list[DIJob]:
     """The jobs that `source` names; more than one only with `every`, else `hint` says what to do."""
     found, left = sources(source)
@@ -97,7 +118,7 @@ def load_all(
             raise _named(source, error) from None
     if len(found) > 1 and name is not None:
         raise InvalidError(f"{source} holds {len(found)} jobs, which cannot all have one name", path="--name")
-    jobs = [one.load(name=name, namespace=namespace) for one in found]
+    jobs = [one.load(name=name, namespace=namespace, is_exact=is_exact) for one in found]
     seen: set[tuple[str | None, str]] = set()
     for job in jobs:
         check_names(source, job, seen)

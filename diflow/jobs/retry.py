@@ -1,16 +1,16 @@
 """Retries a failed job: failed nodes are removed from its Workflow, succeeded ones are kept.
 
-It does what `argo retry` does, for diflow's Workflows. In those from before 0.2.0 it also repeats the step that makes
-the job's Service, in case the Service was deleted since. It needs neither an Argo server nor the `argo` command;
-`retried` is a pure function of the Workflow. Nodes are identified by their names, which are paths in Argo's tree
-(`job.round(0:1).learner(0:0)(1).learner(0)`).
+It does what `argo retry` does, for diflow's Workflows, and repairs what `argo retry` leaves. In Workflows from before
+0.2.0 it also repeats the step that makes the job's Service, in case the Service was deleted since. It needs neither an
+Argo server nor the `argo` command; `retried` and `repair` are pure functions of the Workflow. Nodes are identified by
+their names, which are paths in Argo's tree (`job.round(0:1).learner(0:0)(1).learner(0)`).
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,11 +20,14 @@ from diflow.jobs import lookup
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.state import nodecheck
+from diflow.state import nodecheck, untrusted
 from diflow.state.exclusions import Exclusions
+from diflow.state.nodes import nodes as typed
 from diflow.state.nodes import raw
+from diflow.state.tree import stuck_retries
 
 _KEPT = frozenset({"Succeeded"})
+_REFERENCES = ("children", "outboundNodes")
 _GROUPS = frozenset({"DAG", "TaskGroup", "Steps", "StepGroup"})
 _COMPLETED = "workflows.argoproj.io/completed"
 _ARCHIVING = "workflows.argoproj.io/workflow-archiving-status"
@@ -41,21 +44,28 @@ def retry(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
     """Run the failed replicas of a failed job again, with their full backoffLimit and maxRestarts. Succeeded ones are
-    kept, and so are the nodes that are left out, until their time is over.
+    kept, and so are the nodes that are left out, until their time is over. A job that `argo retry` has left without
+    pods is repaired.
 
     Raises ConflictError if the job has not failed, or is changed meanwhile.
     """
     cluster = cluster or Cluster.connect()
     workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
     name = workflow["metadata"]["name"]
-    new, forgotten = retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+    mended = repair(workflow)
+    new, forgotten = mended or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
     pods = [
         pod for pod in cluster.list_all(POD, namespace=namespace, labels=selector(name)) if _node_id(pod) in forgotten
     ]
     for pod in pods:
         cluster.delete(POD, pod["metadata"]["name"], namespace=namespace)
     _wait_gone(cluster, name, forgotten, namespace=namespace)
-    cluster.replace(WORKFLOW, name, new, namespace=namespace)
+    if mended is None:
+        cluster.replace(WORKFLOW, name, new, namespace=namespace)
+        return
+    is_this = {"uid": workflow["metadata"]["uid"], "resourceVersion": workflow["metadata"]["resourceVersion"]}
+    patch = {**new, "metadata": {**new.get("metadata", {}), **is_this}}
+    cluster.patch(WORKFLOW, name, patch, namespace=namespace)
 
 
 def _wait_gone(cluster: Cluster, name: str, forgotten: set[str], *, namespace: str | None) -> None:
@@ -99,14 +109,67 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
     labels = new["metadata"].get("labels") or {}
     for label in (_COMPLETED, _ARCHIVING, _PHASE):
         labels.pop(label, None)
-    annotations = new["metadata"].get("annotations") or {}
-    # Why it was stopped, and what counted before: restarts, also by its health, and moves because of the node check.
+    _forget_what_counted(new["metadata"].get("annotations") or {})
+    new["spec"].pop("shutdown", None)
+    return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
+
+
+def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | None:
+    """The merge patch of a Workflow in which `argo retry` has left several attempts of a replica, or of a round,
+    running, and the ids of the nodes whose pods must be deleted first. None if there are no such attempts, or if Argo
+    keeps the nodes in its database.
+
+    The attempts are removed with their Retry node, which Argo makes again with the full backoffLimit or maxRestarts;
+    all other nodes stay. The patch is valid only for this version of the Workflow.
+    """
+    stuck = stuck_retries(typed(workflow)[0])
+    found, offloaded = raw(workflow)
+    if offloaded or not stuck:
+        return None
+    nodes = {node_id: node for node_id, node in found.items() if isinstance(node, Mapping)}
+    names = {node_id: untrusted.string(node.get("name"), most=1024) for node_id, node in nodes.items()}
+    below = _subtrees(stuck, names.values())
+    gone = {node_id for node_id, name in names.items() if name in below}
+    changed: dict[str, Any] = {}
+    for node_id, node in nodes.items():
+        lists = {field: node[field] for field in _REFERENCES if isinstance(node.get(field), list)}
+        left = {
+            name: [child for child in of if not isinstance(child, str) or child not in gone]
+            for name, of in lists.items()
+        }
+        if node_id not in gone and left != lists:
+            changed[node_id] = left
+    status: dict[str, Any] = {"nodes": {**changed, **dict.fromkeys(gone)}}
+    if not workflow["status"].get("nodes"):
+        kept = {node_id: {**node, **changed.get(node_id, {})} for node_id, node in nodes.items() if node_id not in gone}
+        status = {"compressedNodes": None, "nodes": kept}
+    before = dict(untrusted.sub(workflow, "metadata", "annotations"))
+    after = dict(before)
+    _forget_what_counted(after)
+    annotations = {name: after.get(name) for name in before if after.get(name) != before[name]}
+    patch = {"status": status, **({"metadata": {"annotations": annotations}} if annotations else {})}
+    return patch, {node_id for node_id in gone if nodes[node_id].get("type") == "Pod"}
+
+
+def _subtrees(tops: frozenset[str], names: Iterable[str]) -> set[str]:
+    """Those of `names` that are `tops` or their descendants."""
+    out: set[str] = set()
+    top = ""
+    for name in sorted(names):  # a node comes before its descendants
+        if not top or not name.startswith(top):
+            top = name if name in tops else ""
+        if top and name[len(top) : len(top) + 1] in ("", ".", "("):
+            out.add(name)
+    return out
+
+
+def _forget_what_counted(annotations: dict[str, str]) -> None:
+    """Remove why the job was stopped, and what counted before: restarts, also by its health, and moves because of the
+    node check."""
     for annotation in (keys.DECISION, keys.RESTARTS_BEFORE, keys.HEALTH):
         annotations.pop(annotation, None)
     if keys.EXCLUDED in annotations:
         annotations[keys.EXCLUDED] = nodecheck.without_moves(Exclusions.parse(annotations[keys.EXCLUDED])).to_json()
-    new["spec"].pop("shutdown", None)
-    return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
 
 
 def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
@@ -142,7 +205,7 @@ def _above(name: str, names: set[str]) -> str | None:
 
 def _node(node: Any, kept: set[str], *, reset: bool, now: str) -> dict[str, Any]:
     out = copy.deepcopy(dict(node))
-    for field in ("children", "outboundNodes"):
+    for field in _REFERENCES:
         if field in out:
             out[field] = [node_id for node_id in out[field] if node_id in kept]
     if reset:

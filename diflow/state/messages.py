@@ -51,7 +51,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     if seen.is_stuck:
         return (
             "Argo creates no more pods, as argo retry has left several attempts of a replica running: "
-            f"`diflow stop {seen.name}`, and then `diflow retry {seen.name}`"
+            f"repair it with `diflow retry {seen.name}`"
         )
     if not argo.get("phase"):
         if seen.awaits_admission:  # Argo does not see it before the allocator's first decision

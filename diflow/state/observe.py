@@ -253,28 +253,9 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         reschedules=tree.moves + tree.rounds_left(fields["rounds"]) + state.rounds_before,
         gave_up=gave_up,
         offloaded=offloaded,
-        is_stuck=_is_stuck(found),
+        is_stuck=tree.is_stuck,
     )
     return Observation(**fields)
-
-
-def _is_stuck(found: Sequence[Node]) -> bool:
-    """Whether several attempts of one replica or round run: Argo makes the next one when the last one has ended."""
-    running: set[tuple[int, int, str, str]] = set()
-    for node in found:
-        at = node.place
-        if at is None or node.type != "DAG" or node.phase != "Running" or at.is_pod:
-            continue
-        if at.is_counted_attempt:
-            attempts_of = (at.round_index, at.restart, at.task, at.member)
-        elif at.is_attempt_of_round and not at.task:
-            attempts_of = (at.round_index, -1, "", "")
-        else:
-            continue
-        if attempts_of in running:
-            return True
-        running.add(attempts_of)
-    return False
 
 
 def _gated(decision: Decision | None) -> str:

@@ -69,6 +69,8 @@ class Tree:
     """The failed attempts of the last round in their order, of a job with a failure policy."""
     newest: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
     """The last attempt of each member of the last round that Argo has recorded, of such a job."""
+    is_stuck: bool = False
+    """Argo creates no pods, because `argo retry` has set several attempts of a replica, or of a round, to Running."""
 
     def is_done(self, member: str) -> bool:
         """Argo considers this member ended."""
@@ -142,8 +144,23 @@ def read_tree(
         count=len(nodes),
         is_offloaded=is_offloaded,
         says=says,
+        is_stuck=bool(stuck_retries(nodes)),
         **({} if rules is None else _endings(places, rules)),
     )
+
+
+def stuck_retries(nodes: Sequence[Node]) -> frozenset[str]:
+    """The names of the Retry nodes of which several attempts run. Argo creates an attempt when the one before has
+    ended, but `argo retry` sets all of them to Running, and Argo creates no pod for any of them then."""
+    running: dict[str, int] = {}
+    for node in nodes:
+        place = node.place
+        if place is None or node.type != "DAG" or node.phase != "Running" or place.is_pod:
+            continue
+        if place.is_counted_attempt or (place.is_attempt_of_round and not place.task):
+            parent = node.name.rpartition("(")[0]
+            running[parent] = running.get(parent, 0) + 1
+    return frozenset(name for name, count in running.items() if count > 1)
 
 
 def _endings(places: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules]) -> _Fields:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -274,6 +274,26 @@ class FakeCluster:
 
         self._change_workflow(name, change)
 
+    def retry_as_argo_does(self, name: str) -> None:
+        """`argo retry`: of all that did not succeed, Argo 4.0 sets every attempt to Running and deletes the pods."""
+        workflow = self.workflow(name)
+        tree = self._trees[workflow["metadata"]["uid"]]
+        tree.gave_up = False
+        for round_ in tree.rounds.values():
+            round_.phase = "Running"
+            for attempt in round_.attempts:
+                attempt.phase = "Running"
+            for group in (group for attempt in round_.attempts for group in attempt.groups.values()):
+                for member in (member for member in group.members.values() if member.phase != "Succeeded"):
+                    group.phase = member.phase = "Running"
+                    for one in member.tries:
+                        for pod in one.pods:
+                            self.api.remove(POD, pod.pod)
+                        one.pods, one.phase, one.retry_phase = [], "Running", "Running"
+        status = {"phase": "Running", "startedAt": self._time(), "nodes": dict(_nodes(name, tree))}
+        spec = {key: value for key, value in workflow["spec"].items() if key != "shutdown"}
+        self.api.add(WORKFLOW, {**workflow, "spec": spec, "status": status})
+
     def stop(self, name: str) -> None:
         """As `argo stop`."""
         self._change_workflow(name, lambda obj: {**obj, "spec": {**obj["spec"], "shutdown": "Stop"}})
@@ -416,6 +436,7 @@ class FakeCluster:
         phase, message = "Running", ""
         try:
             live = _read(self._copy(obj))
+            _drop_removed(tree, (obj.get("status") or {}).get("nodes") or {})
             self._walk(live, tree)
             if tree.gave_up and not live.is_stopping:
                 self.stop(live.name)
@@ -461,6 +482,8 @@ class FakeCluster:
         if not round_.attempts:
             round_.attempts.append(_Attempt(round_.name if live.round_limit is None else f"{round_.name}(0)"))
         attempt = round_.attempts[-1]
+        if _is_stuck(round_.attempts):
+            return
         for task in live.tasks:
             group = attempt.groups.setdefault(task, _Group(f"{attempt.name}.{task}"))
             if group.phase not in _DONE:
@@ -515,6 +538,8 @@ class FakeCluster:
         if not member.tries:
             member.tries.append(_Try(member.name if limit is None else f"{member.name}(0)"))
         latest = member.tries[-1]
+        if _is_stuck(member.tries):
+            return
         self._walk_try(live, round_, member, latest)
         if latest.retry_phase not in _DONE:
             return
@@ -897,6 +922,22 @@ def _members(tree: _Tree) -> Iterator[_Member]:
         for attempt in round_.attempts:
             for group in attempt.groups.values():
                 yield from group.members.values()
+
+
+def _is_stuck(attempts: Sequence[_Try | _Attempt]) -> bool:
+    """Whether `argo retry` has set several attempts to Running: Argo makes no pods for them any more."""
+    return sum(one.phase not in _DONE for one in attempts) > 1
+
+
+def _drop_removed(tree: _Tree, nodes: Json) -> None:
+    """Forget the attempts that `argo retry` set to Running and of which somebody has removed the Retry node."""
+    for position, round_ in list(tree.rounds.items()):
+        if _is_stuck(round_.attempts) and round_.name not in nodes:
+            del tree.rounds[position]
+        for group in (group for attempt in round_.attempts for group in attempt.groups.values()):
+            for text, member in list(group.members.items()):
+                if _is_stuck(member.tries) and member.name not in nodes:
+                    del group.members[text]
 
 
 def _nodes(job: str, tree: _Tree) -> Iterator[tuple[str, Json]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -46,6 +47,12 @@ def test_another_name_and_namespace_can_be_given(diflow: Cli) -> None:
     result = diflow("submit", diflow.file("job.yaml", manifest()), "--name", "other", "-n", "lab")
     assert (result.code, result.out) == (0, "other\n")
     assert "other" in diflow.api.objects[WORKFLOW.path("lab")]
+    assert "is used instead of" not in result.err
+    own = manifest()
+    own["metadata"]["namespace"] = "theirs"
+    result = diflow("submit", diflow.file("job.yaml", own), "-n", "lab")
+    assert (result.code, result.out) == (0, "job\n")
+    assert "warning: the namespace lab is used instead of theirs, which the manifest has\n" in result.err
 
 
 def test_a_namespace_that_is_not_there_is_named(diflow: Cli) -> None:
@@ -356,6 +363,19 @@ def test_unknown_fields_warn_and_the_job_is_taken_all_the_same(diflow: Cli) -> N
 )
 def test_a_misspelt_field_names_the_one_that_was_meant(diflow: Cli, misspelt: dict[str, object], text: str) -> None:
     assert f"{text} (line" in run("lint", diflow.file("job.yaml", manifest(**misspelt))).err
+
+
+@pytest.mark.parametrize("form", ["workflow", "dijob"])
+def test_a_job_with_a_misspelt_field_is_not_submitted(diflow: Cli, form: str) -> None:
+    diflow.prepare()
+    misspelt = manifest()
+    misspelt["spec"]["tasks"][0]["replcas"] = 4
+    result = diflow("submit", "--as", form, diflow.file("job.yaml", misspelt))
+    assert result.code == 2
+    assert re.search(
+        r"error: \S+job.yaml: spec.tasks\[0\].replcas: is not known: did you mean replicas\? \(line", result.err
+    )
+    assert diflow.api.seen("POST") == []
 
 
 @pytest.mark.parametrize("part", ["nodeCheck", "monitor"])

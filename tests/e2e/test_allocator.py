@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -351,6 +352,32 @@ def test_restarts_are_counted_over_all_replicas(live: Live) -> None:
     ran = [pod for pod in failed if pod["spec"].get("nodeName")]
     assert len(ran) <= 6, "three first tries, two more, and one that may have been on its way"
     assert "backoffLimit is 2" in status(live, name).message
+
+
+def test_jobs_that_are_retried_with_argo_run_again_with_their_full_limit(live: Live) -> None:
+    fails = f"{live.is_open('repaired')} || exit 3"
+    names = [
+        submit(
+            live,
+            job(task("none", fails, name="worker"), task("none", live.until_open("repaired"), name="other"),
+                name=f"repaired-{kind}", scheduling="gang", backoff_limit=1, preemptible=kind == "together"),
+        )
+        for kind in ("alone", "together")
+    ]  # fmt: skip
+    for name in names:
+        assert live.ended(name) == "Failed"
+        assert status(live, name).restarts == 1
+    live.open("repaired")
+    for name in names:
+        live.argo("retry", name)
+    for name in names:
+        assert live.ended(name) == "Succeeded"
+        assert status(live, name).restarts == 0
+        wait_until("an Event says it", partial(_is_repaired, live, name))
+
+
+def _is_repaired(live: Live, name: str) -> bool:
+    return "Repaired" in dict(events(live, name))
 
 
 @on_fake_nodes

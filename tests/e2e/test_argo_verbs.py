@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from diflow.jobs.retry import retry
 from tests.builders import job, task
 from tests.clusters import ROOT, wait_until
+from tests.e2e.allocators import status
 from tests.e2e.live import Live, pod_name
 
 RUN = "trap 'exit 143' TERM; echo hello from rank $DI_RANK; while true; do sleep 0.5; done"
@@ -99,6 +101,17 @@ def test_retry_runs_what_failed_again(live: Live) -> None:
     live.running(name, 1)
     live.argo("stop", name)
     assert live.ended(name) == "Failed"
+
+
+def test_diflow_retry_repairs_what_argo_retry_leaves(live: Live) -> None:
+    failing = f"{live.is_open('mended')} || exit 3"
+    name = live.submit(job(task("learner", failing), name="left", backoff_limit=1))
+    assert live.ended(name) == "Failed"
+    live.open("mended")
+    live.argo("retry", name)
+    wait_until("its status says it", lambda: f"`diflow retry {name}`" in status(live, name).message)
+    retry(name, namespace=live.namespace, cluster=live.api)
+    assert live.ended(name) == "Succeeded"
 
 
 def test_resubmit_is_a_second_job_with_names_of_its_own(live: Live) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import pytest
 
 from diflow import keys
 from diflow.errors import ConflictError
-from diflow.jobs.retry import retried
+from diflow.jobs.retry import repair, retried
 from diflow.state import nodecheck
 from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
+from tests.kube.fakeapi import merge
 from tests.state.seen import SeenJob
 
 _FOLDER = Path(__file__).parents[1] / "data" / "recordings"
@@ -130,3 +133,59 @@ def test_the_limits_of_its_check_and_of_its_health_begin_again_and_bad_nodes_sta
     old["metadata"]["annotations"][keys.EXCLUDED] = "{"
     new, _ = retried(old, now=_NOW)
     assert new["metadata"]["annotations"][keys.EXCLUDED] == "[]"
+
+
+def after_argo_retry(*, where: str) -> SeenJob:
+    """A job as `argo retry` leaves it: all attempts of the Retry node `where` run, and have no pods."""
+    job = SeenJob("job", learner=1, collector=2, backoff_limit=1)
+    job.pod("collector-0").ready(1)
+    for name, kind in (
+        ("", "DAG"), (".round", "TaskGroup"), (".round(0:1)", "Retry" if where == ".round(0:1)" else "DAG"),
+        (".round(0:1).collector", "TaskGroup"), (where, "Retry"),
+    ):  # fmt: skip
+        job.node(name, kind=kind, phase="Running")
+    for attempt in range(2):
+        job.node(f"{where}({attempt})", kind="DAG", phase="Running")
+        job.node(f"{where}({attempt}).learner", kind="Retry", phase="Running")
+    return job
+
+
+@pytest.mark.parametrize("where", [".round(0:1).learner(0:0)", ".round(0:1)"])
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_what_argo_retry_left_running_is_removed_with_its_retry_node(where: str, is_compressed: bool) -> None:
+    workflow = after_argo_retry(where=where).workflow()
+    found = workflow["status"]["nodes"]
+    found["id-job.round"]["children"] = ["id-job.round(0:1)", f"id-job{where}"]
+    workflow["metadata"].setdefault("annotations", {})[keys.DECISION] = "{}"
+    if is_compressed:
+        packed = gzip.compress(json.dumps(workflow["status"].pop("nodes")).encode())
+        workflow["status"]["compressedNodes"] = base64.b64encode(packed).decode()
+    answer = repair(workflow)
+    assert answer is not None
+    new = merge(workflow, answer[0])
+    assert "compressedNodes" not in new["status"]
+    left = nodes(new)
+    assert not [name for name in left if name.startswith(f"job{where}")]
+    assert left.keys() == {node["name"] for node in found.values() if not node["name"].startswith(f"job{where}")}
+    assert f"id-job{where}" not in left["job.round"]["children"]
+    assert keys.DECISION not in new["metadata"]["annotations"]
+    assert repair(new) is None, "once"
+
+
+def test_a_job_with_one_running_attempt_of_each_replica_needs_no_repair() -> None:
+    workflow = after_argo_retry(where=".round(0:1).learner(0:0)").workflow()
+    workflow["status"]["nodes"]["id-job.round(0:1).learner(0:0)(0)"]["phase"] = "Failed"
+    assert repair(workflow) is None
+    workflow["status"] = {"phase": "Running", "offloadNodeStatusVersion": "fnv:1"}
+    assert repair(workflow) is None
+
+
+def test_nodes_that_nobody_could_read_do_not_hinder_the_repair() -> None:
+    workflow = after_argo_retry(where=".round(0:1).learner(0:0)").workflow()
+    found = workflow["status"]["nodes"]
+    found["odd"], found["list"] = 7, ["id-job.round"]
+    found["id-job.round"].update(children=[{}, ["a"], None, 3], outboundNodes="id-job")
+    found["long"] = {"name": "(" * 100_000, "type": {}, "children": {}}
+    answer = repair(workflow)
+    assert answer is not None
+    assert set(answer[0]["status"]["nodes"].values()) == {None}

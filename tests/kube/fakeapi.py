@@ -279,7 +279,7 @@ class FakeApi:
         refusal = _precondition(given, obj["metadata"])
         if refusal is not None:
             return refusal
-        new = _merge(obj, request.body)
+        new = merge(obj, request.body)
         refusal = self._size(new, name)
         if refusal is not None:
             return refusal
@@ -384,7 +384,7 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _merge(old: Any, change: Any) -> Any:
+def merge(old: Any, change: Any) -> Any:
     if not isinstance(change, dict) or not isinstance(old, dict):
         return change
     out = dict(old)
@@ -392,7 +392,7 @@ def _merge(old: Any, change: Any) -> Any:
         if value is None:
             out.pop(key, None)
         else:
-            out[key] = _merge(out.get(key), value)
+            out[key] = merge(out.get(key), value)
     return out
 
 

@@ -118,7 +118,7 @@ def test_a_job_that_argo_retry_has_left_without_pods_says_how_to_repair_it(where
     assert "argo retry" not in job.derive().message
     message = job.node(f"{where}(0)", kind="DAG", phase="Running").derive().message
     assert "argo retry has left several attempts" in message
-    assert message.endswith("`diflow stop job`, and then `diflow retry job`")
+    assert message.endswith("repair it with `diflow retry job`")
 
 
 def test_an_attempt_that_argo_noted_but_never_made_is_left_out() -> None:
