@@ -21,10 +21,11 @@ help: ## list all targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --no-deps: the lock is complete (pip check proves it). pip's resolver refuses the lock when a package that another one
-# asks for with an extra has a newer release than the pinned one.
+# asks for with an extra has a newer release than the pinned one. --no-compile: Python compiles what is imported, once.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-compile \
+	  -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	$(BIN)/python -m pip check --quiet --disable-pip-version-check
 	touch $@
@@ -67,7 +68,7 @@ test: style $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests o
 # The types are checked on one processor while the tests wait for their clusters.
 .PHONY: tests
 tests: $(VENV)/.ready
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder \
+	DIFLOW_TEST_ALL=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder \
 	  --cov=diflow --cov-report= --cov-report=json:out/coverage.json
 	$(BIN)/python -m tests.coverage_by_room out/coverage.json
 

@@ -182,7 +182,7 @@ def _sample(
 
 def metrics(found: TestCluster) -> Callable[[], tuple[float, float]]:
     """The time that Argo's controller has worked on Workflows, from its metrics: (seconds, operations)."""
-    pods = found.get("pods", "-n", "argo", "-l", "app=workflow-controller")["items"]
+    pods = found.get("pods", namespace="argo", labels="app=workflow-controller")["items"]
     pod = next(pod for pod in pods if "deletionTimestamp" not in pod["metadata"])
     path = f"/api/v1/namespaces/argo/pods/https:{pod['metadata']['name']}:9090/proxy/metrics"
 

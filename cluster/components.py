@@ -13,6 +13,8 @@ from pathlib import Path
 from cluster.plan import Plan
 
 _PROBE_SECONDS = 10.0
+# With the default, Go's garbage collector takes a fifth of their CPU, which is scarce on a small machine.
+_RARE_COLLECTION = {"GOGC": "400"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def _etcd(plan: Plan) -> Component:
         "--unsafe-no-fsync",
         "--log-level=warn",
     )
-    return Component("etcd", command, f"{client}/health")
+    return Component("etcd", command, f"{client}/health", environment=_RARE_COLLECTION)
 
 
 def _containerd(plan: Plan) -> Component:
@@ -94,7 +96,7 @@ def _containerd(plan: Plan) -> Component:
         "containerd",
         command,
         f"unix:{plan.paths.containerd_socket}",
-        environment={"TMPDIR": f"{plan.root}/tmp"},
+        environment=_RARE_COLLECTION | {"TMPDIR": f"{plan.root}/tmp"},
     )
 
 
@@ -125,8 +127,7 @@ def _apiserver(plan: Plan) -> Component:
         command,
         "https://127.0.0.1:6443/readyz",
         after=("etcd",),
-        # With the default, Go's garbage collector takes a fifth of its CPU, which is scarce on a small machine.
-        environment={"GOGC": "400", "GOMEMLIMIT": "2GiB"},
+        environment=_RARE_COLLECTION | {"GOMEMLIMIT": "2GiB"},
     )
 
 
@@ -143,7 +144,8 @@ def _controller_manager(plan: Plan) -> Component:
         # Volumes for claims of the default StorageClass: folders of the host; see namespace.py.
         "--enable-hostpath-provisioner=true",
     )
-    return Component("kube-controller-manager", command, "https://127.0.0.1:10257/healthz", after=("kube-apiserver",))
+    probe, after = "https://127.0.0.1:10257/healthz", ("kube-apiserver",)
+    return Component("kube-controller-manager", command, probe, after=after, environment=_RARE_COLLECTION)
 
 
 def _scheduler(plan: Plan) -> Component:
@@ -153,7 +155,8 @@ def _scheduler(plan: Plan) -> Component:
         "--leader-elect=false",
         "--bind-address=127.0.0.1",
     )
-    return Component("kube-scheduler", command, "https://127.0.0.1:10259/healthz", after=("kube-apiserver",))
+    probe, after = "https://127.0.0.1:10259/healthz", ("kube-apiserver",)
+    return Component("kube-scheduler", command, probe, after=after, environment=_RARE_COLLECTION)
 
 
 def _kubelet(plan: Plan) -> Component:
@@ -165,7 +168,8 @@ def _kubelet(plan: Plan) -> Component:
         f"--hostname-override={plan.node}",
         f"--node-ip={plan.addresses.node_ip}",
     )
-    return Component("kubelet", command, "http://127.0.0.1:10248/healthz", after=("kube-apiserver", "containerd"))
+    probe, after = "http://127.0.0.1:10248/healthz", ("kube-apiserver", "containerd")
+    return Component("kubelet", command, probe, after=after, environment=_RARE_COLLECTION)
 
 
 def _proxy(plan: Plan) -> Component:
@@ -190,12 +194,13 @@ def _kwok(plan: Plan) -> Component:
         "--node-lease-duration-seconds=40",
         "--server-address=127.0.0.1:10247",
     )
-    return Component("kwok", command, "http://127.0.0.1:10247/healthz", after=("kube-apiserver",), optional=True)
+    probe, after = "http://127.0.0.1:10247/healthz", ("kube-apiserver",)
+    return Component("kwok", command, probe, after=after, optional=True, environment=_RARE_COLLECTION)
 
 
 def _second_containerd(plan: Plan) -> Component:
     command = ("containerd", "--config", f"{plan.paths.config}/containerd-2.toml")
-    probe, environment = f"unix:{plan.paths.second_socket}", {"TMPDIR": f"{plan.root}/tmp"}
+    probe, environment = f"unix:{plan.paths.second_socket}", _RARE_COLLECTION | {"TMPDIR": f"{plan.root}/tmp"}
     return Component("containerd-2", command, probe, optional=True, environment=environment)
 
 

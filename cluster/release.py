@@ -76,8 +76,10 @@ def refuse_tag(tag: str, version: str) -> None:
         raise UsageError(f"the tag is {tag}, but diflow/version.py says {version}: the tag for it is v{version}")
 
 
-def release(folder: Path, tag: str | None, flags: Sequence[str], progress: Progress) -> list[Path]:
-    """Recreates the folder; `flags` are passed to the engine that builds the image."""
+def release(
+    folder: Path, tag: str | None, flags: Sequence[str], progress: Progress, *, level: int = _PACKED_LEVEL
+) -> list[Path]:
+    """Recreates the folder; `flags` are passed to the engine that builds the image. `level`: of the archive's gzip."""
     version = diflowimage.version()
     if tag is not None:
         refuse_tag(tag, version)
@@ -93,7 +95,7 @@ def release(folder: Path, tag: str | None, flags: Sequence[str], progress: Progr
         progress(f"building the image with {engine}")
         labels = ["--build-arg", f"VERSION={version}", "--build-arg", f"REVISION={commit}"]
         archive = staged / f"diflow-{version}-image.tar.gz"
-        _build_image(engine, [*labels, *flags], archive)
+        _build_image(engine, [*labels, *flags], archive, level)
         (staged / NOTES).write_text(text)
         (staged / SUMS).write_text(checksums(staged.iterdir()))
         shutil.rmtree(folder, ignore_errors=True)
@@ -109,7 +111,7 @@ def _engine() -> str:
     raise ClusterError("docker or buildah is needed to build the image: apt-get install buildah")
 
 
-def _build_image(engine: str, flags: Sequence[str], archive: Path) -> None:
+def _build_image(engine: str, flags: Sequence[str], archive: Path, level: int) -> None:
     reference = diflowimage.reference()
     _run([engine, "build", "--tag", reference, *flags, str(REPOSITORY)])
     unpacked = archive.with_suffix("")
@@ -121,7 +123,7 @@ def _build_image(engine: str, flags: Sequence[str], archive: Path) -> None:
     with (
         unpacked.open("rb") as source,
         archive.open("wb") as raw,
-        gzip.GzipFile("", "wb", _PACKED_LEVEL, raw, mtime=0) as packed,
+        gzip.GzipFile("", "wb", level, raw, mtime=0) as packed,
     ):
         shutil.copyfileobj(source, packed, _PIECE)
     unpacked.unlink()
@@ -149,10 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m cluster.release", description="Make all files of a release.")
     parser.add_argument("--tag", help="refuse unless this is the version's tag")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "out" / "release", metavar="FOLDER")
+    parser.add_argument(
+        "--compress", type=int, choices=range(1, 10), default=_PACKED_LEVEL, metavar="LEVEL",
+        help="of gzip, from 1 to 9, for the image (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("flags", nargs="*", help="after `--`: for `docker build` or `buildah build`")
     options = parser.parse_args(arguments)
     try:
-        made = release(options.output.absolute(), options.tag, options.flags, reporter())
+        made = release(options.output.absolute(), options.tag, options.flags, reporter(), level=options.compress)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

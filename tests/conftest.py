@@ -4,7 +4,9 @@ Tests on a real cluster (marked `cluster`) wait most of their time, so `make tes
 processes of pytest-xdist which share one cluster for each version of Argo. Tests of one `xdist_group` run one after the
 other: those that need much of the node's processors are the group "node", and those that share a fixture that is slow
 to make, such as an allocator, are a group for each such fixture. The long groups start first, so that none is left
-alone at the end (`_GROUPS`; xdist's own order, by the number of tests, is turned off in the Makefile).
+alone at the end (`_GROUPS`; xdist's own order, by the number of tests, is turned off in the Makefile). For the same
+reason the slow tests are the first of those that need no cluster. Of these, tests that share a fixture of their file
+are a group of that file: each process would make the fixture once more, such as an installed package or a server.
 
 A test on a real cluster that fails is run once more, with a fresh namespace, and counts as passed if it holds then. The
 clusters share their machine with whatever else runs there, and a machine that stands still for a while is no fault of
@@ -14,6 +16,7 @@ diflow's. The summary shows what went wrong at the first try, so that a test tha
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Generator
@@ -44,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("patient")
     if _is_main(config):
         clusters.begin_run()
+        if _takes_all():
+            clusters.start_early(_VERSIONS.values())  # one process reads the tests, so a processor is free
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,6 +72,14 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     return (yield)
 
 
+@pytest.hookimpl(specname="pytest_collection_modifyitems", tryfirst=True)
+def pytest_keep_fixtures_in_one_process(items: list[pytest.Item]) -> None:
+    """Make a group of the tests of a file that share its fixtures, before pytest-xdist looks at the groups."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and _shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(clusters.ROOT))))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Retry tests on a cluster once, measure no slow test, and let no process wait for a cluster needlessly."""
@@ -75,14 +88,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _is_live(item) and "findings" not in item.fixturenames:  # type: ignore[attr-defined]
             item.add_marker(pytest.mark.flaky(reruns=1))
         # Measuring coverage doubles the time of code that computes for minutes; the short tests reach the same lines.
-        if item.get_closest_marker("slow") is not None:
+        if _is_slow(item):
             item.add_marker(pytest.mark.no_cover)
     places = {item: _place(item) for item in items}  # also here, as xdist does not show an error of its processes
     # In parallel, the short tests run last, and keep all processes busy; in one process, while clusters start.
     if _is_main(config):
         items.sort(key=_is_live)
     else:
-        items.sort(key=lambda item: (places[item], not _is_live(item)))
+        items.sort(key=lambda item: (places[item], not _is_live(item), not _is_slow(item)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -96,7 +109,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
                 raise pytest.UsageError(f"pytest-xdist does not know the group of {item.nodeid}: see pyproject.toml")
     first = _is_main(config) or config.workerinput["workerid"] == "gw0"  # type: ignore[attr-defined]
-    if first and not config.getoption("collectonly"):
+    if first and not config.getoption("collectonly") and not _takes_all():
         clusters.start_early({version for item in session.items for version in _needs(item)})
 
 
@@ -142,12 +155,19 @@ def _is_main(config: pytest.Config) -> bool:
     return not hasattr(config, "workerinput")
 
 
+def _takes_all() -> bool:
+    """Whether it is known, before the tests have been read, that there are some on each cluster."""
+    return bool(os.environ.get("DIFLOW_TEST_ALL"))
+
+
 def _place(item: pytest.Item) -> int:
     """The position of a test's group among the groups that start first."""
     marker = item.get_closest_marker("xdist_group")
     if marker is None:
         return len(_GROUPS)
     (group,) = marker.args
+    if group not in _GROUPS and _shares_a_fixture(item):
+        return len(_GROUPS)
     if group not in _GROUPS:
         raise pytest.UsageError(f"{item.nodeid}: tests/conftest.py does not say when the group {group!r} starts")
     return _GROUPS.index(group)
@@ -155,6 +175,18 @@ def _place(item: pytest.Item) -> int:
 
 def _is_live(item: pytest.Item) -> bool:
     return item.get_closest_marker("cluster") is not None
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    """Whether it needs no cluster, and uses a fixture that is made once for its file."""
+    if _is_live(item) or not isinstance(item, pytest.Function):
+        return False
+    used = item._fixtureinfo.name2fixturedefs.values()
+    return any(definition.scope == "module" for found in used for definition in found)
 
 
 def _needs(item: pytest.Item) -> set[str]:

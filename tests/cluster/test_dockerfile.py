@@ -128,7 +128,7 @@ def made(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
         *("--volume", f"{diflowimage.wheels(quiet)}:/mnt:ro"),
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "cluster.release", "--", *flags],
+        [sys.executable, "-m", "cluster.release", "--compress", "1", "--", *flags],
         cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=1500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from diflow import DIJob, Task, keys
+from diflow.kube.kinds import WORKFLOW
 from diflow.state.status import JobStatus, derive
 from diflow.workflows import render
 from tests.builders import template
@@ -112,17 +113,13 @@ class Zone:
 
     def add(self, *names: str, cpu: int = 4) -> None:
         """Add nodes, ready to be used."""
-        items = [self._node(name, cpu) for name in names]
-        self.live.cluster.kubectl(
-            "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-        )
-        path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+        self.live.cluster.create(*(self._node(name, cpu) for name in names))
         for name in names:
-            command = ("get", "node", self.full(name), "-o", path)
-            wait_until(f"node {name} is ready", partial(self._says_true, command))
+            wait_until(f"node {name} is ready", partial(self._is_ready, name, "True"))
 
-    def _says_true(self, command: Sequence[str]) -> bool:
-        return self.live.cluster.kubectl(*command) == "True"
+    def _is_ready(self, name: str, status: str) -> bool:
+        conditions = self.live.cluster.get("node", self.full(name))["status"].get("conditions", ())
+        return [one["status"] for one in conditions if one["type"] == "Ready"] == [status]
 
     def remove(self, *names: str) -> None:
         self.live.cluster.kubectl("delete", "node", "--wait=false", "--ignore-not-found", *map(self.full, names))
@@ -134,12 +131,11 @@ class Zone:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         silent = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": now}
         patch = json.dumps({"status": {"conditions": [silent]}})
-        # kwok may still send a patch that it began before the label was removed.
-        path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
 
+        # kwok may still send a patch that it began before the label was removed.
         def is_silent() -> bool:
             self.live.cluster.kubectl("patch", "node", node, "--subresource=status", "--type=strategic", "-p", patch)
-            return self.live.cluster.kubectl("get", "node", node, "-o", path) == "Unknown"
+            return self._is_ready(name, "Unknown")
 
         wait_until(f"node {name} is silent", is_silent)
 
@@ -246,9 +242,10 @@ def submit(live: Live, job: DIJob, *, suspended: bool = False) -> str:
     if suspended:
         body["spec"]["suspend"] = True
         body["metadata"]["annotations"][keys.HELD] = "true"
-    live.kubectl("delete", "workflow", job.name, "--ignore-not-found")
-    wait_until("nothing is left of an earlier one", lambda: not live.pods(job.name))
-    live.kubectl("create", "-f", "-", stdin=json.dumps(body))
+    live.api.delete(WORKFLOW, job.name, namespace=live.namespace)
+    found = partial(live.api.find, WORKFLOW, job.name, namespace=live.namespace)
+    wait_until("nothing is left of an earlier one", lambda: not found() and not live.pods(job.name))
+    live.create(body)
     return job.name
 
 
@@ -289,5 +286,5 @@ def until_running(live: Live, name: str, count: int, *, timeout: float = 300) ->
 
 def events(live: Live, name: str) -> list[tuple[str, str]]:
     """(reason, message) of the allocator's Events of the job."""
-    items = live.get("events", "--field-selector", f"involvedObject.name={name},involvedObject.kind=Workflow")["items"]
+    items = live.get("events", fields=f"involvedObject.name={name},involvedObject.kind=Workflow")["items"]
     return [(e["reason"], e["message"]) for e in items if e.get("source", {}).get("component") == "diflow-allocator"]

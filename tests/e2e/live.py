@@ -6,14 +6,15 @@ import base64
 import gzip
 import json
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
+
+import pytest
 
 from diflow import DIJob, keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import to_yaml
+from tests.cli.runner import Result, run
 from tests.clusters import TestCluster, wait_until
 
 FAKE = "kwok.x-k8s.io/node"
@@ -35,13 +36,24 @@ class Live:
     def argo(self, *arguments: str, check: bool = True, stdin: str | None = None) -> str:
         return self.cluster.run("argo", "-n", self.namespace, *arguments, check=check, stdin=stdin)
 
-    def get(self, *arguments: str) -> Any:
-        return self.cluster.get("-n", self.namespace, *arguments)
+    def get(self, kind: str, name: str = "", *, labels: str = "", fields: str = "") -> Any:
+        return self.cluster.get(kind, name, namespace=self.namespace, labels=labels, fields=fields)
+
+    def create(self, *objects: dict[str, Any]) -> None:
+        self.cluster.create(*objects, namespace=self.namespace)
 
     def node(self) -> dict[str, Any]:
         """A node that runs pods. Other tests may have created fake nodes: all have the taint, a silent one no label."""
         nodes: list[dict[str, Any]] = self.cluster.get("nodes")["items"]
         return next(n for n in nodes if not {taint["key"] for taint in n["spec"].get("taints", [])} & {FAKE, SECOND})
+
+    def diflow(self, *arguments: str, **settings: str) -> Result:
+        """Run a command in this process, with these environment variables. test_cli.py starts processes, as users do:
+        each needs a second of a processor for its imports."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {"KUBECONFIG": str(self.cluster.kubeconfig), **settings}.items():
+                patch.setenv(name, value)
+            return run(*arguments, "-n", self.namespace)
 
     def submit(self, job: DIJob) -> str:
         """Submit the rendered YAML with `argo submit`, as a user of Argo does. Returns the job's name."""
@@ -50,8 +62,8 @@ class Live:
 
     @property
     def api(self) -> Cluster:
-        """A client of the API, for what tests read twice a second: no process for each request."""
-        return _api(self.cluster.kubeconfig)
+        """A client of the API."""
+        return self.cluster.api
 
     def workflow(self, name: str) -> dict[str, Any]:
         return self.api.get(WORKFLOW, name, namespace=self.namespace)
@@ -113,11 +125,6 @@ class Live:
 
     def delete(self, name: str) -> None:
         self.kubectl("delete", "workflow", name, "--wait=false", check=False)
-
-
-@cache
-def _api(kubeconfig: Path) -> Cluster:
-    return Cluster.connect(kubeconfig=str(kubeconfig))
 
 
 def pod_name(pod: dict[str, Any]) -> str:

@@ -7,8 +7,6 @@ Placement is tried on fake nodes, which are Kubernetes' and Argo's own business 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -25,7 +23,7 @@ from diflow.allocator.engine.reconcile import Job, reconcile
 from diflow.allocator.engine.records import read_node, read_pod, read_workflow
 from diflow.kube.kinds import POD
 from tests.builders import job, task, template
-from tests.clusters import ROOT, TestCluster, wait_until
+from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import (
     Daemon,
     Zone,
@@ -125,7 +123,7 @@ def test_a_resize_touches_only_the_difference(live: Live) -> None:
     assert live.ended(name) == "Succeeded"
     reasons = [reason for reason, _ in events(live, name)]
     assert reasons.count("Resized") == 3
-    assert "Resized" in live.cluster.run(sys.executable, "-m", "diflow", "describe", name, "-n", live.namespace)
+    assert "Resized" in _diflow(live, "describe", name)
 
 
 @on_fake_nodes
@@ -466,13 +464,9 @@ def _parameter(live: Live, name: str, parameter: str) -> str:
 def _diflow(live: Live, *arguments: str) -> str:
     """The output of a command. The allocator of these tests runs in the namespace of their jobs."""
     settings = {"DIFLOW_ALLOCATOR_NAMESPACE": live.namespace, "DIFLOW_ALLOCATOR_WATCHED_NAMESPACE": live.namespace}
-    done = subprocess.run(
-        [sys.executable, "-m", "diflow", *arguments, "-n", live.namespace],
-        env={**live.cluster.environment, **settings},
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    done = live.diflow(*arguments, **settings)
+    assert done.code == 0, done.err
+    return done.out + done.err
 
 
 def _stop_as_superseded(live: Live, name: str) -> set[str]:

@@ -33,7 +33,7 @@ class Installed:
 
     def pods(self) -> list[dict[str, Any]]:
         """Its pods that are not terminating."""
-        items = self.home.get("pods", "-l", _PODS)["items"]
+        items = self.home.get("pods", labels=_PODS)["items"]
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
     def leader(self) -> str:

@@ -147,7 +147,8 @@ def _folder(live: Live, name: str) -> Path:
 
 
 def _diflow(live: Live, *arguments: str) -> None:
-    live.cluster.run(sys.executable, "-m", "diflow", *arguments, "-n", live.namespace)
+    done = live.diflow(*arguments)
+    assert done.code == 0, done.err
 
 
 # Each rank adds its rank to those of the others, and stays until the test is over.

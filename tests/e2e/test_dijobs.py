@@ -158,7 +158,7 @@ def test_the_controller_of_the_manifests_runs_jobs_with_its_own_rights(argo40: T
         space.kubectl("apply", "-f", "-", stdin=job(task("learner", "sleep 5"), task("collector", "sleep 5")).to_yaml())
         wait_until("it runs", lambda: phase(space, "job") == "Running", timeout=240)
         leader = home.get("lease", keys.CONTROLLER)["spec"]["holderIdentity"]
-        pods = [pod_name(pod) for pod in home.get("pods", "-l", f"app.kubernetes.io/name={keys.CONTROLLER}")["items"]]
+        pods = [pod_name(pod) for pod in home.get("pods", labels=f"app.kubernetes.io/name={keys.CONTROLLER}")["items"]]
         (leads,) = [name for name in pods if leader.startswith(name)]
         home.kubectl("delete", "pod", leads, "--grace-period=0", "--force", "--wait=false")
         wait_until("it has succeeded", lambda: phase(space, "job") == "Succeeded", timeout=240)

@@ -70,7 +70,7 @@ def test_a_pod_that_hangs_is_found_named_and_restarted_and_backofflimit_is_not_u
     assert len(second) == 2
     wait_until("both advance again", lambda: min(_steps(live, name)) > 5)
     wait_until("it is well again", lambda: _state(live, name).why == "")
-    events = live.get("events", "--field-selector", f"involvedObject.name={name}")["items"]
+    events = live.get("events", fields=f"involvedObject.name={name}")["items"]
     assert {"Restarted", "Healthy"} <= {event["reason"] for event in events}
     for pod in second:
         live.exec(pod_name(pod), "touch", "/tmp/done")

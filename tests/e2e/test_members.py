@@ -15,6 +15,7 @@ import pytest
 
 from diflow import keys, names
 from diflow.conformance import reading
+from diflow.kube.kinds import TOKEN_REVIEW
 from diflow.state.observe import observe
 from diflow.state.roster import roster
 from diflow.state.status import derive
@@ -129,12 +130,7 @@ def test_a_running_replica_is_told_when_the_others_change(live: Live) -> None:
 
 def review(live: Live, token: str, audience: str) -> dict[str, Any]:
     """The API server's review of a token for `audience`."""
-    asked = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenReview",
-        "spec": {"token": token, "audiences": [audience]},
-    }
-    answer: dict[str, Any] = json.loads(live.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(asked)))
+    answer = live.api.create(TOKEN_REVIEW, {"spec": {"token": token, "audiences": [audience]}})
     return dict(answer["status"])
 
 

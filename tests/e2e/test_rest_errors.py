@@ -64,7 +64,7 @@ def caller(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         ]
         for one in made:
             one["metadata"]["namespace"] = namespace
-        live.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": made}))
+        live.create(*made)
         wait_until("the coordinators run", lambda: all(running(live, name, "coordinator") for name in ("old", "plain")))
         assert live.ended("over") == "Succeeded"
         with server(live, tmp_path_factory.mktemp("errors") / "server.log") as port:

@@ -111,7 +111,7 @@ def test_the_job_succeeds_and_nothing_ran_beside_its_pods(live: Live, roles: str
         live.exec(pod_name(pod), "touch", "/tmp/go")
     assert live.ended(roles) == "Succeeded"
     assert len(live.pods(roles)) == 3, "cleanPodPolicy Running keeps what has ended"
-    found = live.get("pods", "-l", f"workflows.argoproj.io/workflow={roles}")["items"]
+    found = live.get("pods", labels=f"workflows.argoproj.io/workflow={roles}")["items"]
     assert sorted(map(pod_name, found)) == sorted(map(pod_name, live.pods(roles)))
 
 
@@ -119,7 +119,7 @@ def test_clean_pod_policy_all_leaves_no_pod(live: Live) -> None:
     name = live.submit(job(task("learner"), task("collector", replicas=2), name="clean", clean_pod_policy="All"))
     assert live.ended(name) == "Succeeded"
     selector = f"workflows.argoproj.io/workflow={name}"
-    wait_until("no pod is left", lambda: live.get("pods", "-l", selector)["items"] == [] or None)
+    wait_until("no pod is left", lambda: live.get("pods", labels=selector)["items"] == [] or None)
 
 
 @pytest.mark.xdist_group("node")

@@ -32,7 +32,7 @@ def closed(schema: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def validator(argo40: TestCluster) -> jsonschema.Draft7Validator:
-    version = argo40.get("crd", "workflows.argoproj.io")["spec"]["versions"][0]
+    version = argo40.get("CustomResourceDefinition", "workflows.argoproj.io")["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
     assert "properties" in schema["properties"]["spec"], "the full CRD is installed, not the minimal one"
     spec = closed(schema["properties"]["spec"])

@@ -26,7 +26,11 @@ _IMAGE = "docker.io/diflow/diflow:0.2.0"
 # They end or fail on request by a file, and exit with 143 on SIGTERM.
 _COMMAND = "trap 'exit 143' TERM; until [ -e /tmp/done ]; do [ ! -e /tmp/crash ] || exit 3; sleep 0.3; done"
 # A restart cost of one second, so that even a young job is moved.
-_BY_REPORTS = {"DIFLOW_ALLOCATOR_POLICY": "goodput", "DIFLOW_POLICY_RESTART_SECONDS": "1"}
+_BY_REPORTS = {
+    "DIFLOW_ALLOCATOR_POLICY": "goodput",
+    "DIFLOW_POLICY_RESTART_SECONDS": "1",
+    "DIFLOW_POLICY_LARGEST_START": "1",  # so that a report alone makes a job grow
+}
 
 
 @pytest.fixture(scope="module")

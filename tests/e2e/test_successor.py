@@ -117,13 +117,10 @@ def test_a_round_that_starts_again_in_a_full_workflow_goes_on_in_the_next_and_co
 
 
 def diflow(live: Live, *arguments: str, errors: bool = False) -> str:
-    """The output of a command, stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "diflow", *arguments, "-n", live.namespace],
-        env=live.cluster.environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stderr if errors else done.stdout
+    """The output of a command, or its messages."""
+    done = live.diflow(*arguments)
+    assert done.code == 0, done.err
+    return done.err if errors else done.out
 
 
 def lines(live: Live, *arguments: str) -> list[list[str]]:

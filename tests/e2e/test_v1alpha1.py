@@ -319,9 +319,7 @@ def gpu_nodes(live: Live, *gpus: int) -> Iterator[list[str]]:
         status = {"capacity": resources, "allocatable": resources}
         nodes.append({**node, "spec": {"taints": [taint]}, "status": status})
     with zone(live, "gpus"):  # kwok runs
-        live.cluster.kubectl(
-            "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes})
-        )
+        live.cluster.create(*nodes)
         try:
             yield names
         finally:

@@ -99,18 +99,18 @@ def start(profile: Profile | None, name: str = "goodput") -> int:
 
 @pytest.mark.parametrize("name", ["goodput", "fair+goodput"])
 def test_a_newcomer_starts_on_as_many_replicas_as_its_application_uses_well(name: str) -> None:
-    assert start(None, name) == 1
+    assert start(None, name) == PolicySettings().largest_start
     assert start(Profile(prior=prior()), name) == 16
     assert start(Profile(prior=prior(sync=20.0)), name) == 1
 
 
 def test_a_newcomer_grows_past_what_has_been_seen_by_the_usual_factor_alone() -> None:
-    assert start(Profile(prior=prior((1, 1), (1, 2)))) == 4
+    assert start(Profile(prior=prior((1, 1), (1, 2)))) == 2 * PolicySettings().largest_growth
 
 
 def test_a_memory_that_was_wrong_about_later_jobs_is_not_used() -> None:
     assert start(Profile(prior=prior(miss=0.1))) == 16
-    assert start(Profile(prior=prior(miss=1.0))) == 1
+    assert start(Profile(prior=prior(miss=1.0))) == PolicySettings().largest_start
 
 
 def test_absolute_times_are_not_believed() -> None:
@@ -152,8 +152,28 @@ def test_the_restart_cost_of_the_application_replaces_the_setting() -> None:
     )
     assert np.isnan(cheap.table.restart_seconds).all()
     assert dear.table.restart_seconds.tolist() == [90.0]
-    ahead = np.minimum(dear.values.left[0] / dear.values.speed[0], 250.0)
+    ahead = np.minimum(dear.values.left[0] / dear.values.speed[0], PolicySettings().horizon_seconds - 90.0)
     assert dear.values.penalty[0].tolist() == pytest.approx((ahead / (ahead + 90.0)).tolist())
+
+
+@pytest.mark.parametrize(("restart", "works"), [(30.0, 570.0), (250.0, 350.0), (900.0, 60.0)])
+def test_a_restart_is_a_part_of_the_time_in_which_it_must_pay_off(restart: float, works: float) -> None:
+    """The job was changed 600 s ago, so its next change is expected in 600 s: it restarts first, and then works."""
+    profile = replace(own((1, 1), (1, 2)), fraction_done=1e-6, work_done=1e6)
+    snapshot = cluster(profile, placed=1, now=600.0)
+    case = Case(snapshot, PolicySettings(restart_seconds=restart), PoolTables())
+    usable = case.values.speed[0] > 0
+    assert usable.sum() > 1
+    assert case.values.penalty[0, usable].tolist() == pytest.approx([works / (works + restart)] * usable.sum())
+
+
+def test_a_job_does_not_grow_again_before_it_has_worked_for_as_long_as_its_restart_takes() -> None:
+    profile = replace(own((1, 1), (1, 2)), fraction_done=1e-6, work_done=1e6)
+    found = [
+        replicas(snapshot, load_policy("goodput", PolicySettings(restart_seconds=600.0)).optimize(snapshot))[0]
+        for snapshot in (cluster(profile, nodes=1, placed=2, now=now) for now in (300.0, 1000.0, 7200.0))
+    ]
+    assert found == [2, 2, 4]
 
 
 def left(profile: Profile, *, now: float = 0.0, service: float = 0.0) -> float:

@@ -153,8 +153,8 @@ def test_a_pool_that_is_slower_for_one_application_may_be_faster_for_another() -
 
 
 def test_a_job_of_which_nothing_is_known_goes_where_the_setting_says() -> None:
-    assert planned(cluster(job("a", None), speed={"slow": 3.0})) == {"a": {"slow-0": 1}}
-    assert planned(cluster(job("a", None), speed={"fast": 3.0})) == {"a": {"fast-0": 1}}
+    assert planned(cluster(job("a", None), speed={"slow": 3.0})) == {"a": {"slow-0": 4}}
+    assert planned(cluster(job("a", None), speed={"fast": 3.0})) == {"a": {"fast-0": 4}}
 
 
 def test_a_running_job_moves_to_a_free_faster_pool_if_that_is_worth_the_restart() -> None:

@@ -332,8 +332,7 @@ def test_a_queue_deleted_while_in_use_keeps_its_running_job_and_tells_the_waitin
     ]
     snapshot = build([node(cpu=4)], jobs, [QueueView("here")])
     plan = load_policy(name).optimize(snapshot)
-    # Policies that use reports start a job without one at one replica.
-    assert held(snapshot, plan) == {"running": 2, "waiting": 0, "other": 1 if "goodput" in name else 2}
+    assert held(snapshot, plan) == {"running": 2, "waiting": 0, "other": 2}
     assert "'gone' does not exist" in reason_texts.text(snapshot, plan, snapshot.job_names.index("waiting"))
 
 

@@ -50,8 +50,8 @@ def test_a_job_runs_with_a_multiple_and_the_rest_goes_to_another(policy: str) ->
     snapshot = cluster(7, job("a", 4, 8, 4), job("b", 1, 8, created=950.0))
     plan = in_units(load_policy(policy).optimize, snapshot)
     assert not faults(snapshot, plan)
-    # A job without a profile begins with its minimum under goodput.
-    assert counts(snapshot, plan) == {"a": 4, "b": 1 if "goodput" in policy else 3}
+    # A job without a profile begins on up to four replicas under goodput, in powers of two.
+    assert counts(snapshot, plan) == {"a": 4, "b": 2 if "goodput" in policy else 3}
 
 
 @pytest.mark.parametrize("policy", POLICIES)

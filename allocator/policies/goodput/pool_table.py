@@ -6,14 +6,14 @@ The same table as that of `table.py`, with a row for each job and pool.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.domains import most_in_one
-from diflow.allocator.model.profile import NODES, Profile
+from diflow.allocator.model.profile import NODES, POOL, Profile, clean
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.gangs import Gangs, View
@@ -242,15 +242,24 @@ def _read(profile: Profile | None, cluster: _Cluster, present: int, models: dict
     given = profile.parameters
     if given is not None and np.shape(given) == (PARAMETERS,) and is_sane(np.asarray(given, dtype=np.float64)):
         columns = _columns(profile, numbers, [None] * len(numbers))
-        own = speeds[present] if present >= 0 else 1.0
-        ratio = own / np.array(speeds)
+        ratio = _measured_speed(profile, dict(zip(numbers, speeds, strict=True))) / np.array(speeds)
         columns[:, :GAMMA] = np.asarray(given)[:GAMMA] * ratio[:, None]
         columns[:, GAMMA] = float(given[GAMMA])
-        return _Known(profile, cluster, present, columns)
+        return _Known(profile, cluster, -2, columns)
     seen = in_pools(profile, numbers, speeds, models, present)
     columns = _columns(profile, numbers, seen)
     rows = tuple(one.rows for one in seen)
     return _Known(profile, cluster, matters, columns, rows, tuple(part.tobytes() for part in rows))
+
+
+def _measured_speed(profile: Profile, speed_of: Mapping[int, float]) -> float:
+    """The speed of the pool in which the job has fitted its own model: that of its newest row of a known pool, or 1.
+
+    The pool where it runs does not matter: a plan that moves the job, or starts it, does not change what it measured.
+    """
+    rows = clean(profile.observations)
+    found = [speed_of[int(pool)] for pool in rows[::-1, POOL].tolist() if pool in speed_of]
+    return found[0] if found else 1.0
 
 
 def _depends_on_present(profile: Profile) -> bool:

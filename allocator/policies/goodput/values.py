@@ -27,6 +27,8 @@ SERVED_FACTOR = 1e3
 """Bonus for running the job that waited longest, in multiples of the largest weight: more than any other value."""
 LONGEST_HORIZON = 7200.0
 """Longest horizon of a move, in seconds."""
+LEAST_AHEAD = 60.0
+"""Least time that a job is expected to work after a restart, in seconds: one period."""
 
 
 def value_of(speed: FloatArray, weight: FloatArray, concavity: float) -> FloatArray:
@@ -49,11 +51,12 @@ def penalty_of(
     """The fraction of the horizon that is left after the restart cost of a move to configurations of these speeds
     (J×...). `left`, `restart_seconds` (J); `moved` (J): as in `Values`."""
     # The horizon ends with the job or with its next change, which is expected after as much time as has passed since
-    # the last one.
+    # the last one. The restart takes its part of that time: a job whose restart takes most of it would hardly work.
     changed = snapshot.job_changed_seconds
     still = np.where(changed >= 0, snapshot.now_seconds - changed, 0.0)
-    horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
+    lasts = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
     restart = np.where(np.isfinite(restart_seconds), restart_seconds, settings.restart_seconds)
+    horizon = np.maximum(lasts - restart, LEAST_AHEAD)
     shape = (-1, *[1] * (speed.ndim - 1))
     ahead = np.minimum(left.reshape(shape) / np.maximum(speed, 1e-9), horizon.reshape(shape))
     out: FloatArray = ahead / (ahead + restart.reshape(shape))

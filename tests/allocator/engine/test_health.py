@@ -16,6 +16,8 @@ from tests.allocator.lab import Killed, Lab, job, lab, task
 from tests.allocator.signs import Programs
 
 HEARTBEAT, PROGRESS, FIRST = 300, 600, 1800
+SOON = 120
+"""The deadline for a step in a test that waits for it at each of many crashes."""
 LATE_SECONDS = 30
 """How much later than its deadline a hang may be found."""
 
@@ -347,19 +349,21 @@ def test_killed_at_any_write_of_a_restart_it_restarts_once_and_ends_where_it_wou
 
 def after_a_hang(given: DIJob, crash: Crash) -> dict[str, Any]:
     """The state after a hang and the restart, with one crash of the allocator."""
+    assert given.health is not None
+    given = given.model_copy(update={"health": given.health.model_copy(update={"progress_seconds": SOON})})
     with lab() as at:
         at.cluster.node("a", cpu=4)
         at.cluster.node("b", cpu=4)
         starts(at, given)
         programs = Programs(at, "one", steady)
-        programs.run(200)
+        programs.run(100)
         old = set(uids(at).values())
         assert at.daemon is not None
         at.daemon.line.before, at.daemon.line.after = crash.before, crash.after
         programs.program = lambda _, seconds: (
-            int(seconds) if seconds < 200 or old.isdisjoint(uids(at).values()) else 200
+            int(seconds) if seconds < 100 or old.isdisjoint(uids(at).values()) else 100
         )
-        ends = at.time.now() + PROGRESS + 400
+        ends = at.time.now() + SOON + 400
         while at.time.now() < ends:
             try:
                 programs.run(10)

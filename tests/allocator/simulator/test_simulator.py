@@ -20,6 +20,7 @@ from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
+from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.cli import app, queue_rows
 from diflow.allocator.simulator.memory import Memory
@@ -88,8 +89,10 @@ def test_every_policy_brings_every_job_to_its_end(apps: dict[str, Application], 
 
 
 def test_the_same_run_gives_the_same_numbers(apps: dict[str, Application]) -> None:
+    slow = PolicySettings(largest_start=1)  # so that jobs grow by what they report
+
     def run(seed: int) -> Replay:
-        return replay(arrivals(), apps, GoodputPolicy(), Scenario(nodes=4, noise=0.2, seed=seed))
+        return replay(arrivals(), apps, GoodputPolicy(slow), Scenario(nodes=4, noise=0.2, seed=seed))
 
     first, second, other = run(1), run(1), run(2)
     assert first.outcomes == second.outcomes
@@ -340,7 +343,7 @@ def simulated(profiles: Path, folder: Path, *options: str) -> dict[str, float]:
         ["--progress-share", "0.5"],
         ["--assumed-restart-seconds", "600"],
         ["--growth", "1"],
-        ["--start", "4"],
+        ["--start", "1"],
         ["--set", "most_replicas=1"],
     ],
 )

@@ -347,18 +347,26 @@ def test_elastic_jobs_and_priorities_change_nothing_else() -> None:
 SEEDS: tuple[tuple[int, Offers], ...] = ((0, "shares"), (1, "even"), (2, "shares"), (3, "even"))
 
 
-@cache
-def played_by_fair(load: float) -> tuple[StreamResult, ...]:
-    return tuple(
-        run_stream(random_stream(seed, Kind(load=load, offers=offers)), FairPolicy()) for seed, offers in SEEDS
-    )
+@pytest.fixture(scope="module")
+def played_by_fair() -> Callable[[float], tuple[StreamResult, ...]]:
+    """The streams of a load, played once for all tests: of a fixture, they run in one process."""
+
+    @cache
+    def played(load: float) -> tuple[StreamResult, ...]:
+        return tuple(
+            run_stream(random_stream(seed, Kind(load=load, offers=offers)), FairPolicy()) for seed, offers in SEEDS
+        )
+
+    return played
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "load", [*LOADS, None], ids=lambda load: "all loads together" if load is None else f"load {load}"
 )
-def test_fair_reaches_the_aims_on_a_few_streams(load: float | None) -> None:
+def test_fair_reaches_the_aims_on_a_few_streams(
+    played_by_fair: Callable[[float], tuple[StreamResult, ...]], load: float | None
+) -> None:
     """`make bench-policies` shows the figures over 200 streams. Aims for their mean are for the mean of these here."""
     played = [one for each in (LOADS if load is None else (load,)) for one in played_by_fair(each)]
     missed = [
