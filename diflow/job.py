@@ -9,7 +9,9 @@ from __future__ import annotations
 import marshal
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -24,7 +26,7 @@ from diflow.figures import shortened
 from diflow.spec import ditask
 from diflow.spec.failurerules import FailurePolicy
 from diflow.spec.generations import refuse_older, with_tasks
-from diflow.spec.podrules import check_mounts, work_container
+from diflow.spec.podrules import check_image, check_mounts, work_container
 from diflow.spec.podtemplate import (
     as_invalid,
     check_annotations,
@@ -82,6 +84,24 @@ class UnknownFieldWarning(UserWarning):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+_COLLECTED: Final[ContextVar[list[UnknownFieldWarning] | None]] = ContextVar("unknown_fields", default=None)
+
+
+@contextmanager
+def unknown_fields() -> Iterator[list[UnknownFieldWarning]]:
+    """Collect the warnings about unknown fields of this thread, which then are shown to nobody.
+
+    `warnings.catch_warnings` changes the whole process: it would take the warnings of other threads, which read the
+    jobs of other users, and may leave itself in force.
+    """
+    found: list[UnknownFieldWarning] = []
+    token = _COLLECTED.set(found)
+    try:
+        yield found
+    finally:
+        _COLLECTED.reset(token)
 
 
 class _Model(BaseModel):
@@ -198,6 +218,8 @@ class NodeCheck(_Model):
     def _a_command_has_an_image(self) -> Self:
         if self.command is not None and self.image is None:
             raise InvalidError("is missing: a command of your own needs the image that has it", path="image")
+        if self.image is not None:
+            check_image(self.image, path="image")
         return self
 
 
@@ -629,8 +651,7 @@ def _read_manifest(text: str) -> DIJob:
 
 def _valid(manifest: Callable[[], Any]) -> DIJob:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with unknown_fields():
             return DIJob.from_manifest(manifest())
     except InvalidError as error:
         raise InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({error})") from None
@@ -665,15 +686,12 @@ def _task(item: Any, index: int) -> Task:
     data = _mapping(item, path)
     known = _in_manifests(Task) | Task.model_fields.keys()
     _warn([f"{path}.{key}" for key in data if key not in known], known)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UnknownFieldWarning)
+    with unknown_fields() as found:
         try:
             task = Task(**{key: value for key, value in data.items() if key in known and value is not None})
         except InvalidError as error:
             raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
-    for warning in caught:
-        if isinstance(warning.message, UnknownFieldWarning):
-            _warn([f"{path}.{warning.message.args[1]}"])
+    _warn([f"{path}.{warning.args[1]}" for warning in found])
     return task
 
 
@@ -772,8 +790,7 @@ _PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
 
 def same_part(name: str, one: Any, other: Any) -> bool:
     """Whether two values of `node_check` or `monitor`, as manifests have them, mean the same: `true` is `{}`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with unknown_fields():
         try:
             found = [_PARTS[name](value) if value is not None else None for value in (one, other)]
         except InvalidError:
@@ -808,13 +825,16 @@ def _in_manifest(error: InvalidError) -> InvalidError:
 
 def _warn(paths: list[str], known: Iterable[str] = ()) -> None:
     """Warn of unknown fields; `known` are the names that were possible there."""
-    names = sorted(known)
+    names, collected = sorted(known), _COLLECTED.get()
     for number, path in enumerate(paths):
         meant = _meant(path.rpartition(".")[2], names) if number < _MOST_HINTS else ""
         hint = f": did you mean {meant}?" if meant else ""
         warning = UnknownFieldWarning(f"{path} is not known and is left out{hint}", path)
         warning.meant = meant
-        warnings.warn(warning, stacklevel=4)
+        if collected is None:
+            warnings.warn(warning, stacklevel=4)
+        else:
+            collected.append(warning)
 
 
 def _meant(name: str, known: Sequence[str]) -> str:

@@ -477,7 +477,7 @@ def _writes_of(
     """The writes of one job, as in `plan_writes`."""
     (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
-    words = explainer.text(j).split(": ", 2)[-1]
+    words = explainer.text(j, excluded=standing.excluded).split(": ", 2)[-1]
     if action in (Action.WAIT, Action.PREEMPT):
         words = "; ".join([words, *_more_memory(read), *filter(None, [read.excluded.text(now)])])
     said = decision(action.name.lower(), words, now)

@@ -102,8 +102,10 @@ def _decision_now(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
         yield f"held: {shown.left_out.get(seen.job(where).key, 'nothing is planned for it now')}"
         return
     at = shown.snapshot.job_names.index(where)
-    yield f"now, by policy {plan.policy}: {reason_texts.text(shown.snapshot, plan, at).partition(': ')[2]}"
-    for line in reason_texts.details(shown.snapshot, plan, at):
+    excluded = seen.job(where).read.excluded.at(seen.now)
+    words = reason_texts.text(shown.snapshot, plan, at, excluded=excluded).partition(": ")[2]
+    yield f"now, by policy {plan.policy}: {words}"
+    for line in reason_texts.details(shown.snapshot, plan, at, excluded=excluded):
         if not line.startswith(f"{where}: "):  # the line above
             yield f"  {line}"
     if int(plan.action[at]) == int(Action.WAIT):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import numpy as np
 
 from diflow.allocator.messages.shortage import NODES_NAMED, Leftover, amount, amount_of, request
@@ -103,6 +105,11 @@ _WOULD_HELP = {
     Why.ITS_TURN: "when all of its replicas fit in the reserved capacity; it passes shares meanwhile, no guarantees",
 }
 """What would have to change, besides more free capacity."""
+_LEFT_OUT = (
+    "cannot start now: its gang needs {0:replica|} and the nodes that are not left out for it take {1:g}; it can use "
+    "the others again when their time is over"
+)
+_KEPT_WITHOUT = "keeps what it holds: no node that is not left out for it has room for the rest"
 _REFUSED = {Why.TOO_BIG: "can never start here", Why.NO_SUCH_QUEUE: "waits"}
 """The beginning of the text if the snapshot says why the job may not be placed."""
 _ALL = "keeps what it holds: it has all that it may have"
@@ -122,8 +129,8 @@ class Explainer:
             self._leftover = Leftover(self.snapshot, self.plan)
         return self._leftover
 
-    def text(self, job: int) -> str:
-        """One line for one job: its action and the reason."""
+    def text(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
+        """One line for one job: its action and the reason. `excluded`: the nodes that are left out for it."""
         plan, s = self.plan, self.snapshot
         why = Why(int(plan.why[job]))
         action = Action(int(plan.action[job]))
@@ -141,11 +148,15 @@ class Explainer:
             words = (_TOO_BIG_FOR_ONE if some else _NO_DOMAIN).format(
                 *numbers(plan.values[job]), level=s.level_names[level]
             )
+        if why is Why.TOO_BIG and excluded:
+            words = _LEFT_OUT.format(*numbers(plan.values[job]))
         refusal = s.refusal(job)
         if refusal and why in _REFUSED:
             words = f"{_REFUSED[why]}: {refusal}"
         if why is Why.KEPT and not self._below_maximum(job):
             words = _ALL
+        if excluded and why in (Why.KEPT, Why.KEPT_NOT_PREEMPTIBLE) and self._lacks_room(job):
+            words = _KEPT_WITHOUT
         if why is Why.PLACED_AGAIN:
             words += self._out_of_limits(job)
         need, fits = plan.values[job, :2].tolist()
@@ -162,6 +173,11 @@ class Explainer:
         if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
             later = " (once what it replaces has terminated)"
         return f"{s.job_names[job]}: {action.name.lower()}{later}: {words}"
+
+    def _lacks_room(self, job: int) -> bool:
+        """It may have more replicas, and none of them fits anywhere."""
+        growing = [role for role in self._roles(job) if self._may_grow(role)]
+        return bool(growing) and not any(self.leftover.fit(role).fits for role in growing)
 
     def _amounts(self, job: int) -> dict[str, str]:
         """The amounts of a reason that is about one resource, as text."""
@@ -216,16 +232,16 @@ class Explainer:
         low, high = np.searchsorted(self.snapshot.role_job, (job, job + 1)).tolist()
         return range(low, high)
 
-    def details(self, job: int) -> list[str]:
+    def details(self, job: int, *, excluded: Set[str] = frozenset()) -> list[str]:
         """All about one job, line by line: its request, its places now and by the plan, what is free of each resource
-        and where, which limit binds, and what would have to change."""
-        out = [self.text(job), self._asks(job)]
+        and where, which limit binds, and what would have to change. `excluded`: the nodes that are left out for it."""
+        out = [self.text(job, excluded=excluded), self._asks(job)]
         out += [f"{what}: {places}" for what, places in self._places(job) if places]
         waits = self.plan.action[job] in (Action.WAIT, Action.PREEMPT)
         short = [role for role in self._roles(job) if waits or self._may_grow(role)]
         if short:
             for role in short:
-                out += self._role(role)
+                out += self._role(role, excluded)
             out += self._limits(job)
             out += self._what_would_help(job)
         return out
@@ -274,12 +290,12 @@ class Explainer:
                 parts.append(f"{int(count[mine].sum())} × {s.role_names[r]} ({', '.join(at)})")
         return " and ".join(parts)
 
-    def _role(self, role: int) -> list[str]:
+    def _role(self, role: int, excluded: Set[str]) -> list[str]:
         """The replicas that fit on each node, and what is free of each resource in total and on the best node."""
         s, found = self.snapshot, self.leftover.fit(role)
         best = [n for n in np.lexsort((np.arange(s.nodes), -found.slots))[:NODES_NAMED].tolist() if found.slots[n]]
         where = ", ".join(f"{_count(found.slots[n])} on {s.node_names[n]}" for n in best)
-        short = self.leftover.short(role)
+        short = self.leftover.short(role, excluded=excluded)
         out = [
             f"{s.role_names[role]}: {_count(found.fits)} more fit now"
             + (f" ({where})" if where else "")
@@ -367,9 +383,9 @@ class Explainer:
         return out
 
 
-def text(snapshot: Snapshot, plan: Plan, job: int) -> str:
-    """One line for one job: its action and the reason."""
-    return Explainer(snapshot, plan).text(job)
+def text(snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = frozenset()) -> str:
+    """One line for one job: its action and the reason. `excluded`: the nodes that are left out for it."""
+    return Explainer(snapshot, plan).text(job, excluded=excluded)
 
 
 def lines(snapshot: Snapshot, plan: Plan) -> list[str]:
@@ -378,9 +394,9 @@ def lines(snapshot: Snapshot, plan: Plan) -> list[str]:
     return [explainer.text(j) for j in range(snapshot.jobs)]
 
 
-def details(snapshot: Snapshot, plan: Plan, job: int) -> list[str]:
-    """All about one job, for `diflow explain JOB`."""
-    return Explainer(snapshot, plan).details(job)
+def details(snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = frozenset()) -> list[str]:
+    """All about one job, for `diflow explain JOB`. `excluded`: the nodes that are left out for it."""
+    return Explainer(snapshot, plan).details(job, excluded=excluded)
 
 
 def _count(replicas: int) -> str:

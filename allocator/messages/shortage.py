@@ -5,7 +5,7 @@ They are computed from the capacity that a plan leaves free, as that is what the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -123,8 +123,9 @@ class Leftover:
             for i in nearest.tolist()
         )
 
-    def short(self, role: int) -> str:
-        """What the closest nodes lack for one more replica: "n1 lacks 1 cpu, 3 more nodes are short too"."""
+    def short(self, role: int, *, excluded: Set[str] = frozenset()) -> str:
+        """What the closest nodes lack for one more replica: "n1 lacks 1 cpu, 3 more nodes are short too". `excluded`:
+        the nodes that are left out for its job."""
         found, s = self.fit(role), self.snapshot
         parts = [
             f"{s.node_names[node]} lacks {amounts(s, lacking)}"
@@ -136,8 +137,14 @@ class Leftover:
             parts.append(f"{counted(more, 'more node is', plural='more nodes are')} short too")
         if found.closed:
             parts.append(f"{_nodes(found.closed)} closed")
-        if found.unsuitable:
-            parts.append(f"{_nodes(found.unsuitable)} not what it may run on")
+        left_out = 0
+        if found.unsuitable and excluded:
+            others = s.node_open & ~s.class_nodes[s.role_class[role]]
+            left_out = sum(s.node_names[node] in excluded for node in np.flatnonzero(others).tolist())
+        if left_out:
+            parts.append(f"{_nodes(left_out)} left out for this job")
+        if found.unsuitable > left_out:
+            parts.append(f"{_nodes(found.unsuitable - left_out)} not what it may run on")
         return ", ".join(parts)
 
 

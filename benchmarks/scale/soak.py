@@ -19,6 +19,7 @@ from benchmarks.figures import Figure
 from benchmarks.scale.common import PHASE, Json, allocator, fake_nodes, fake_template, say, server
 from benchmarks.watching import Watch
 from diflow import DIJob, Task, keys
+from diflow.errors import ConflictError, UnavailableError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, POD, SERVICE, WORKFLOW
 from diflow.workflows import render
@@ -30,6 +31,7 @@ GROWTH = 1.05
 """The most that memory may grow from the second third of the soak to the last."""
 SAMPLE_SECONDS = 10.0
 TTL_SECONDS = 60
+_TRIES = 10
 _GONE = {PHASE: "Succeeded"}
 
 
@@ -47,7 +49,7 @@ class Sample:
 
 
 def measure(*, jobs: int = 400, minutes: float = 6.0, at_once: int = 40) -> list[Figure]:
-    """The figures of this part: at most `jobs` jobs in `minutes`, of which `at_once` have not ended."""
+    """The figures of this part: `jobs` jobs spread over `minutes`, of which at most `at_once` have not ended."""
     with live.namespace("soak") as (found, cluster, namespace):
         fake_nodes(found, 4)
         before = _left(cluster, namespace)
@@ -67,13 +69,14 @@ def measure(*, jobs: int = 400, minutes: float = 6.0, at_once: int = 40) -> list
                     ThreadPoolExecutor(8) as pool,
                 ):
                     while time.monotonic() - began < minutes * 60 and len(ended) < jobs:
-                        heads = cluster.list_all(WORKFLOW, namespace=namespace, metadata_only=True)
+                        heads = _heads(cluster, namespace)
                         there = {one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in heads}
                         ended |= {name for name in made if there.get(name, _GONE).get(PHASE) in ENDED}
-                        want = min(at_once - (len(made) - len(ended)), jobs - len(made))
+                        due = min(jobs, 1 + int(jobs * (time.monotonic() - began) / (0.97 * minutes * 60)))
+                        want = min(at_once - (len(made) - len(ended)), due - len(made))
                         names = [f"soak-{len(made) + i:05}" for i in range(max(0, want))]
                         made |= dict.fromkeys(names, time.monotonic())
-                        list(pool.map(lambda name: cluster.create(WORKFLOW, _short(name), namespace=namespace), names))
+                        list(pool.map(lambda name: _submit(cluster, namespace, name), names))
                         if time.monotonic() - began >= SAMPLE_SECONDS * len(samples):
                             times = {
                                 n: t - made[n] for n, t in placed.when(bool).items() if n in made and n not in told
@@ -129,6 +132,29 @@ def _drain(cluster: Cluster, namespace: str) -> None:
 
     with suppress(AssertionError):
         wait_until("all jobs are deleted", is_empty, timeout=TTL_SECONDS + 240, every=5.0)
+
+
+def _heads(cluster: Cluster, namespace: str) -> list[Json]:
+    """The metadata of all Workflows. A busy API server sometimes gives no answer in time, which ends no soak."""
+    for _ in range(_TRIES):
+        with suppress(UnavailableError):
+            return cluster.list_all(WORKFLOW, namespace=namespace, metadata_only=True)
+    return cluster.list_all(WORKFLOW, namespace=namespace, metadata_only=True)
+
+
+def _submit(cluster: Cluster, namespace: str, name: str) -> None:
+    """Create a job, again if the API server gives no answer in time: it may have been created."""
+    for attempt in range(_TRIES):
+        try:
+            cluster.create(WORKFLOW, _short(name), namespace=namespace)
+            return
+        except UnavailableError:
+            if attempt == _TRIES - 1:
+                raise
+        except ConflictError:
+            if attempt:
+                return
+            raise
 
 
 def _is_placed(workflow: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -38,6 +39,7 @@ _MOST_WORKFLOWS = 5
 """Earlier ones of the job, which are read for their failures: each may have a megabyte."""
 _LONGEST = 120
 _MOST_FAILED_CHECKS = 3
+_LONGEST_REPORTED = 1000
 # Events have the clock of the machine that wrote them.
 _CLOCKS_DIFFER = timedelta(seconds=2)
 
@@ -68,13 +70,19 @@ def description(
     if failed or unread:
         sections.append(_failures(failed, unread, now=now))
     if job.status.profilings:
-        lines = [printable(f"  {key}: {value}") for key, value in job.status.profilings.items()]
+        lines = [printable(f"  {key}: {_reported(value)}") for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
     labels = job.workflow["metadata"].get("labels") or {}
     if allocators or labels.get(keys.SCHEDULING) == "gang":
         sections.append(_allocator(allocators, now=now))
     sections.append(_events([event for event in events if not is_allocators(event)], now=now))
     return "\n\n".join(sections)
+
+
+def _reported(value: object) -> str:
+    """A value of a report as JSON, as the reference of the API has it; text without its quotes."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    return shortened(text, _LONGEST_REPORTED)
 
 
 def _is_since(submitted: str, event: dict[str, Any]) -> bool:
@@ -165,9 +173,19 @@ def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
     state = JobState.parse(job.workflow)
     count = len(record.entries) if record.round == state.current else 0
     parts = [f"{count} of {job.status.replicas} replicas in round {state.current}"]
+    if not count and not job.status.ended and any(_is_checked(pod) for pod in job.pods):
+        parts.append("no result has reached the server yet (`diflow doctor` checks whether it runs)")
     failed = [f"rank {rank}: {entry.failed}" for rank, entry in record.entries.items() if entry.failed]
     parts += failed[:_MOST_FAILED_CHECKS]
     return [("Node check", printable("; ".join(parts)))]
+
+
+def _is_checked(pod: dict[str, Any]) -> bool:
+    """Whether the node check of a pod runs, or has run."""
+    return any(
+        one.get("name") == keys.CHECK_CONTAINER and (one.get("state") or {}).keys() & {"running", "terminated"}
+        for one in (pod.get("status") or {}).get("initContainerStatuses") or []
+    )
 
 
 def _left_out(job: Job, *, now: datetime) -> list[tuple[str, str]]:

@@ -82,7 +82,7 @@ def crd() -> Json:
             "scope": "Namespaced",
             # Said, though it is the default: it takes the place of a webhook of an older CRD, of which nothing is left.
             "conversion": {"strategy": "None"},
-            "versions": [_v2alpha1(), crd_v1alpha1.version()],
+            "versions": [_v2alpha1(), crd_v1alpha1.version(_spec()["properties"])],
         },
     }
 
@@ -105,6 +105,8 @@ def _v2alpha1() -> Json:
             {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts"},
             {"name": "Reschedules", "type": "integer", "jsonPath": ".status.reschedules"},
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+            # With `-o wide` alone: it is long, and may change each second.
+            {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
         ],
         "schema": {"openAPIV3Schema": _root()},
     }
@@ -149,11 +151,22 @@ def _spec() -> Json:
     cannot = f"cannot change in a job that was created. What can change are {CHANGEABLE}; for the rest {ADVICE}"
     return {
         "type": "object",
+        "description": "What runs, and how. After the creation only the replicas of the tasks can change.",
         "properties": {
-            **dict.fromkeys(crd_v1alpha1.MODULES, KEPT),
-            "priorityClassName": {"type": "string", "maxLength": _LONGEST_NAME},
+            **{
+                name: described(KEPT, f"The {name} of a job of v1alpha1. A job of v2alpha1 has tasks.")
+                for name in crd_v1alpha1.MODULES
+            },
+            "priorityClassName": {
+                "type": "string",
+                "maxLength": _LONGEST_NAME,
+                "description": "The PriorityClass of the coordinator of a job of v1alpha1. Others have priority.",
+            },
             **_one_template(),
-            "priority": {**fields["priority"], "default": "normal"},
+            "priority": {
+                **described(fields["priority"], "high before normal: the order of waiting jobs, and who gives way."),
+                "default": "normal",
+            },
             "queue": described(fields["queue"], "The queue on whose share the job draws.", maxLength=keys.LABEL_LIMIT),
             "scheduling": described(fields["scheduling"], "gang: by the allocator; none: by Argo alone."),
             "preemptible": {
@@ -174,10 +187,7 @@ def _spec() -> Json:
                 "The job fails if it has not started so many seconds after its creation.",
             ),
             "failurePolicy": _failure_policy(),
-            "health": described(
-                fields["health"],
-                "After how long replicas count as silent or stalled, and what follows. Not set: never.",
-            ),
+            "health": _health(fields["health"]),
             "pendingSeconds": described(
                 fields["pendingSeconds"],
                 "After so many seconds in which a pod has a node and does not start, a job that may shrink continues "
@@ -188,7 +198,14 @@ def _spec() -> Json:
                 "type": "object",
                 "required": ["required"],
                 "description": "The level of which one domain must hold the whole job, such as a rack.",
-                "properties": {"required": {"type": "string", "minLength": 1, "maxLength": _LONGEST_KEY}},
+                "properties": {
+                    "required": {
+                        "type": "string",
+                        "minLength": 1,
+                        "maxLength": _LONGEST_KEY,
+                        "description": "The name of the level, or its node label.",
+                    }
+                },
             },
             "monitor": described(
                 ANYTHING,
@@ -230,15 +247,44 @@ def _spec() -> Json:
     }
 
 
+def _health(fields: Json) -> Json:
+    """The schema of this field. The deadlines are bounded below, but for 0."""
+    texts = {
+        "heartbeatSeconds": "A replica without any sign of life for so long is silent. 0: never.",
+        "progressSeconds": "A replica whose step has not risen for so long is stalled. 0: never.",
+        "firstProgressSeconds": "The same, from the start of a pod to its first step.",
+        "action": "report names the replicas; restart also starts them again, not counted by backoffLimit.",
+        "maxRestarts": "The most restarts of the job for this reason.",
+    }
+    least = bounds.LEAST_HEALTH_SECONDS
+    properties = {name: described(schema, texts[name]) for name, schema in fields["properties"].items()}
+    for name, schema in properties.items():
+        if name.endswith("Seconds"):
+            refused = rule(f"self == 0 || self >= {least}", f"must be 0, which is no limit, or at least {least}")
+            schema["x-kubernetes-validations"] = [refused]
+    text = "After how long replicas count as silent or stalled, and what follows. Not set: never."
+    return described({**fields, "properties": properties}, text)
+
+
 def _failure_policy() -> Json:
     codes = {
         "type": "object",
         "required": ["operator", "values"],
         "properties": {
-            "containerName": {"type": "string", "minLength": 1, "maxLength": keys.LABEL_LIMIT},
-            "operator": {"type": "string", "enum": list(failurepolicy.OPERATORS)},
+            "containerName": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": keys.LABEL_LIMIT,
+                "description": "The container that ends with the code. Not set: any container of the job.",
+            },
+            "operator": {
+                "type": "string",
+                "enum": list(failurepolicy.OPERATORS),
+                "description": "Whether the exit code is one of the values (In), or another one (NotIn).",
+            },
             "values": {
                 "type": "array",
+                "description": "The exit codes.",
                 "minItems": 1,
                 "maxItems": failurepolicy.MOST_CODES,
                 "x-kubernetes-list-type": "set",
@@ -253,18 +299,24 @@ def _failure_policy() -> Json:
         "type": "object",
         "required": ["type"],
         "properties": {
-            "type": {"type": "string", "enum": [failurepolicy.DISRUPTION]},
-            "status": {"type": "string", "enum": ["True"]},
+            "type": {"type": "string", "enum": [failurepolicy.DISRUPTION], "description": "The condition."},
+            "status": {"type": "string", "enum": ["True"], "description": "By default True."},
         },
     }
     one = {
         "type": "object",
         "required": ["action"],
         "properties": {
-            "action": {"type": "string", "enum": list(failurepolicy.ACTIONS)},
-            "onExitCodes": codes,
+            "action": {
+                "type": "string",
+                "enum": list(failurepolicy.ACTIONS),
+                "description": "Count: started again, of backoffLimit. Ignore: started again, not counted. FailJob: "
+                "the job ends. Elsewhere: on another node. MoreMemory: with more memory.",
+            },
+            "onExitCodes": described(codes, "Matches a container that has ended with one of these exit codes."),
             "onPodConditions": {
                 "type": "array",
+                "description": "Matches a pod that was evicted, preempted or lost with its node.",
                 "minItems": 1,
                 "maxItems": failurepolicy.MOST_CONDITIONS,
                 "x-kubernetes-list-type": "atomic",
@@ -272,7 +324,11 @@ def _failure_policy() -> Json:
             },
         },
         "x-kubernetes-validations": [
-            rule("has(self.onExitCodes) != has(self.onPodConditions)", "must have onExitCodes or onPodConditions")
+            rule("has(self.onExitCodes) != has(self.onPodConditions)", "must have onExitCodes or onPodConditions"),
+            rule(
+                "self.action != 'MoreMemory' || !has(self.onPodConditions)",
+                "more memory does not help a pod that was evicted",
+            ),
         ],
     }
     return {
@@ -281,6 +337,7 @@ def _failure_policy() -> Json:
         "properties": {
             "rules": {
                 "type": "array",
+                "description": "At most 20. Each has an action, and onExitCodes or onPodConditions.",
                 "maxItems": failurepolicy.MOST_RULES,
                 "x-kubernetes-list-type": "atomic",
                 "items": one,
@@ -293,12 +350,17 @@ def _one_template() -> Json:
     """The fields of jobs of DI-orchestrator v1.0, which have one template."""
     count = {"type": "integer", "format": "int32", "minimum": 0, "maximum": bounds.MOST_REPLICAS}
     engine = {
-        "topology": {"type": "string", "enum": list(ditask.TOPOLOGIES)},
+        "topology": {
+            "type": "string",
+            "enum": list(ditask.TOPOLOGIES),
+            "description": "To whom a replica connects: the first one, nobody, or all.",
+        },
         "parallelWorkers": {
             "type": "integer",
             "format": "int32",
             "minimum": 1,
             "maximum": bounds.MOST_PARALLEL_WORKERS,
+            "description": "The processes of each replica.",
         },
     }
     return {
@@ -318,6 +380,7 @@ def _tasks() -> Json:
     count = {"type": "integer", "format": "int32", "minimum": 1, "maximum": bounds.MOST_REPLICAS}
     return {
         "type": "array",
+        "description": "The kinds of replicas of the job, each with a pod template.",
         "minItems": 1,
         "maxItems": bounds.MOST_TASKS,
         "x-kubernetes-list-type": "atomic",
@@ -325,15 +388,19 @@ def _tasks() -> Json:
             "type": "object",
             "required": ["template"],
             "properties": {
-                "type": {**fields["type"], "maxLength": keys.LABEL_LIMIT, "default": "none"},
+                "type": {
+                    **described(fields["type"], "The role of the task. none: a task with a name of its own."),
+                    "maxLength": keys.LABEL_LIMIT,
+                    "default": "none",
+                },
                 "name": {
                     "type": "string",
                     "maxLength": keys.LABEL_LIMIT,
                     "description": "By default the type.",
                 },
-                "replicas": {**count, "default": 1},
-                "minReplicas": count,
-                "maxReplicas": count,
+                "replicas": {**described(count, "The desired number of replicas."), "default": 1},
+                "minReplicas": described(count, "The fewest replicas to which the task may be resized."),
+                "maxReplicas": described(count, "The most replicas to which the task may be resized."),
                 "nodeUnit": described(count, "The number of replicas is always a multiple of it."),
                 "maxMemory": {
                     "type": "string",
@@ -341,7 +408,9 @@ def _tasks() -> Json:
                     "maxLength": bounds.LONGEST_QUANTITY,
                     "description": "The most memory that a replica may get after it ran out of it (failurePolicy).",
                 },
-                "template": pod_template(),
+                "template": described(
+                    pod_template(), "A pod template. The work is the container di-container, else the first one."
+                ),
             },
             "x-kubernetes-validations": [
                 rule("self.type != 'none' || (has(self.name) && self.name != '')", "none type task has no name"),
@@ -356,7 +425,7 @@ def _tasks() -> Json:
                     "replicas must be from minReplicas to maxReplicas",
                 ),
                 rule(
-                    "!has(self.nodeUnit) || (self.replicas % self.nodeUnit == 0 && "
+                    "!has(self.nodeUnit) || self.nodeUnit < 1 || (self.replicas % self.nodeUnit == 0 && "
                     "(!has(self.minReplicas) || self.minReplicas % self.nodeUnit == 0) && "
                     "(!has(self.maxReplicas) || self.maxReplicas % self.nodeUnit == 0))",
                     "replicas, minReplicas and maxReplicas must be multiples of nodeUnit",

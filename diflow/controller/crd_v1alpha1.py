@@ -1,15 +1,24 @@
 """The version v1alpha1 of the kind DIJob, and the kind AggregatorConfig.
 
 Objects of both versions are stored as v2alpha1, without a conversion: a version has the fields of the other one, too,
-untyped, as its own writes would drop them. The form of an object, and not its version, says which job it is.
+as its own writes would drop them. The form of an object, and not its version, says which job it is.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from diflow import bounds, keys
-from diflow.controller.schemas import ANYTHING, KEPT, Json, clean_pod_policy, fixed, pod_template, rule, status
+from diflow import keys
+from diflow.controller.schemas import (
+    KEPT,
+    Json,
+    clean_pod_policy,
+    described,
+    fixed,
+    pod_template,
+    rule,
+    status,
+)
 from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG, LONGEST_NAME
 from diflow.state.modules import COLLECTOR, COORDINATOR, LEARNER
 from diflow.yamltext import dump_yaml
@@ -19,29 +28,20 @@ AGGREGATOR_NAME: Final = f"{AGGREGATOR_CONFIG.plural}.{keys.API_GROUP}"
 _HEAD: Final = "# Generated from the models (`make golden`).\n"
 _LONGEST: Final = 253
 _POLICIES: Final = ("", "None", "Running", "All")
-_OF_V2: Final[Json] = {
-    **{name: {"type": "string"} for name in ("priority", "queue", "scheduling")},
-    **{
-        name: {"type": "integer"}
-        for name in (
-            "backoffLimit",
-            "ttlSecondsAfterFinished",
-            "startDeadlineSeconds",
-            "pendingSeconds",
-            "minReplicas",
-            "maxReplicas",
-        )
-    },
-    **dict.fromkeys(("topology", "template", "engineFields", "failurePolicy", "health"), KEPT),
-    **dict.fromkeys(("nodeCheck", "monitor"), ANYTHING),
-    "preemptible": {"type": "boolean"},
-    "tasks": {"type": "array", "maxItems": bounds.MOST_TASKS, "items": KEPT},
-}
+_OF_V2: Final = (
+    "priority", "queue", "scheduling", "backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds",
+    "pendingSeconds", "minReplicas", "maxReplicas", "topology", "template", "engineFields", "failurePolicy", "health",
+    "nodeCheck", "monitor", "preemptible", "tasks",
+)  # fmt: skip
 """The fields of v2alpha1 alone."""
 
 
-def version() -> Json:
-    """The version, as the CustomResourceDefinition has it."""
+def version(v2: Json) -> Json:
+    """The version, as the CustomResourceDefinition has it. `v2`: the fields of the spec of v2alpha1.
+
+    Those have their types here, too: the rules of v2alpha1 read them with each write of the status, which the API
+    server would refuse if another type were stored.
+    """
     return {
         "name": keys.API_VERSION_1.rpartition("/")[2],
         "served": True,
@@ -64,7 +64,7 @@ def version() -> Json:
                         "type": "object",
                         "properties": {"name": {"type": "string", "maxLength": keys.LABEL_LIMIT}},
                     },
-                    "spec": _spec(),
+                    "spec": _spec({name: _without_default(v2[name]) for name in _OF_V2}),
                     "status": status(),
                 },
                 "x-kubernetes-validations": [name_is_short()],
@@ -139,12 +139,17 @@ def aggregator() -> Json:
     }
 
 
-def _spec() -> Json:
+def _without_default(schema: Json) -> Json:
+    return {name: value for name, value in schema.items() if name != "default"}
+
+
+def _spec(of_v2: Json) -> Json:
     cannot = "cannot change in a job that was created: delete the job and create it again"
     return {
         "type": "object",
+        "description": "A coordinator with templates of collectors and learners. The other fields are of v2alpha1.",
         "properties": {
-            **_OF_V2,
+            **of_v2,
             "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
             "priorityClassName": {
                 "type": "string",
@@ -157,19 +162,23 @@ def _spec() -> Json:
                 "description": "Volumes of the coordinator, the collectors and the learners.",
                 "items": pod_template()["properties"]["spec"]["properties"]["volumes"]["items"],
             },
-            **{module: _module() for module in MODULES},
+            **{
+                module: described(_module(), f"The {module}, with its pod template{more}.")
+                for module, more in zip(MODULES, ("", *[": of those that the coordinator asks for"] * 2), strict=True)
+            },
         },
         "x-kubernetes-validations": [
             has_a_form(),
             *(fixed(name, f"{name} {cannot}") for name in (*MODULES, "volumes", "priorityClassName")),
             *(
                 fixed(name, f"{name} is a field of v2alpha1: change it as {keys.API_VERSION}")
-                for name, schema in _OF_V2.items()
-                if schema is not ANYTHING  # CEL sees no fields without a type
+                for name, schema in of_v2.items()
+                if "type" in schema  # CEL sees no other fields
             ),
         ],
     }
 
 
 def _module() -> Json:
-    return {"type": "object", "required": ["template"], "properties": {"template": pod_template()}}
+    template = described(pod_template(), "The pod template.")
+    return {"type": "object", "required": ["template"], "properties": {"template": template}}

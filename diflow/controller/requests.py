@@ -224,7 +224,10 @@ def _accept(draft: _Draft, index: int, wanted: dict[str, int], bounds: Mapping[s
     draft.current.check_hostnames(index, after.high, path="")
     before = asked(job, index, wanted=draft.wanted, bounds=draft.bounds)
     draft.wanted, draft.bounds = wanted, bounds
-    draft.done.append(f"{after.task}: {before.text()} → {after.text()} replicas")
+    was, now = before.text(), after.text()
+    draft.done.append(
+        f"{after.task}: {was} → {now} replicas" if was != now else f"{after.task}: {now} replicas, as before"
+    )
 
 
 def _noted(workflow: Mapping[str, Any], after: CarriedOut) -> Json:

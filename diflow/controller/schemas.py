@@ -44,10 +44,15 @@ def status() -> Json:
     }
     return {
         "type": "object",
+        "description": "What the controller has seen of the job.",
         "properties": {
-            "phase": {"type": "string", "enum": [*PHASES, "Created"]},
+            "phase": {
+                "type": "string",
+                "enum": [*PHASES, "Created"],
+                "description": "What the job is doing. It ends as Succeeded or Failed.",
+            },
             "reason": text,
-            "message": text,
+            "message": {**text, "description": "What the job waits for, or why it failed."},
             "conditions": {
                 "type": "array",
                 "x-kubernetes-list-type": "map",
@@ -61,7 +66,7 @@ def status() -> Json:
                 "description": "The metadata.generation of the object that this status is of.",
             },
             "replicas": {**count, "description": "How many replicas should run. A write by others is a request."},
-            "readyReplicas": count,
+            "readyReplicas": {**count, "description": "How many of them are ready."},
             "taskStatus": {
                 "type": "object",
                 "description": "The number of pods by task and phase.",
@@ -72,9 +77,13 @@ def status() -> Json:
                 "description": "The nodes of the replicas, by task.",
                 "additionalProperties": {"type": "array", "items": text},
             },
-            "profilings": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-            "restarts": count,
-            "reschedules": count,
+            "profilings": {
+                "type": "object",
+                "x-kubernetes-preserve-unknown-fields": True,
+                "description": "What the program has reported.",
+            },
+            "restarts": {**count, "description": "Failures that count against backoffLimit, so far."},
+            "reschedules": {**count, "description": "New pods and rounds that do not count, so far."},
             "startTime": {"type": "string", "format": "date-time"},
             "completionTimestamp": {"type": "string", "format": "date-time"},
             "result": {

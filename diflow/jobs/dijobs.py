@@ -6,7 +6,6 @@ reads such objects; it does not know the controller.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,7 +82,7 @@ def job_of(obj: Mapping[str, Any]) -> DIJob:
 def read(obj: Mapping[str, Any]) -> tuple[DIJob, tuple[str, ...]]:
     """As `job_of`, with the paths of the unknown fields that were dropped."""
     # A list of jobs needs no models, which take a while to import.
-    from diflow.job import DIJob, UnknownFieldWarning  # noqa: PLC0415
+    from diflow.job import DIJob, unknown_fields  # noqa: PLC0415
     from diflow.spec.podtemplate import check_annotations, check_labels  # noqa: PLC0415
 
     metadata = untrusted.sub(obj, "metadata")
@@ -98,11 +97,9 @@ def read(obj: Mapping[str, Any]) -> tuple[DIJob, tuple[str, ...]]:
         },
         "spec": obj.get("spec"),
     }
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with unknown_fields() as found:
         job = DIJob.from_manifest(made)
-    found = (one.message.args[1] for one in caught if isinstance(one.message, UnknownFieldWarning))
-    return job, tuple(dict.fromkeys(found))
+    return job, tuple(dict.fromkeys(str(one.args[1]) for one in found))
 
 
 def own_annotations(metadata: Mapping[str, Any]) -> Json:

@@ -139,14 +139,19 @@ def _check_containers(spec: Mapping[str, Any], path: str, claims: frozenset[str]
             )
 
 
+def check_image(image: str, *, path: str) -> None:
+    """Check the name of a container's image. Raises InvalidError."""
+    if image != image.strip():
+        raise InvalidError("begins or ends with a blank", path=path)
+    if "{{" in image:
+        raise InvalidError("cannot hold {{: Argo would read it as a template", path=path)
+
+
 def _check_container(container: Mapping[str, Any], path: str, claims: frozenset[str]) -> None:
     image = container.get("image")
     syntax.given(image, f"{path}.image")
     assert isinstance(image, str)
-    if image != image.strip():
-        raise InvalidError("begins or ends with a blank", path=f"{path}.image")
-    if "{{" in image:
-        raise InvalidError("cannot hold {{: Argo would read it as a template", path=f"{path}.image")
+    check_image(image, path=f"{path}.image")
     _check_word(container, "imagePullPolicy", ("Always", "IfNotPresent", "Never"), path)
     _check_word(container, "terminationMessagePolicy", ("File", "FallbackToLogsOnError"), path)
     _check_env(container.get("env", ()), f"{path}.env")

@@ -95,6 +95,21 @@ def _is_pending_successor(workflow: Object, by_name: Mapping[tuple[str, str], Ob
     return continued_in(before) != _name(workflow)
 
 
+def earlier(workflow: Object, known: Mapping[tuple[str, str], Object]) -> list[str]:
+    """The names of the Workflows in which the job was before, the latest first: those of `known`, by namespace and
+    name, that name their successors as well."""
+    out: list[str] = []
+    here = workflow
+    while len(out) < len(known):
+        name, uid = continues(here)
+        before = known.get((_space(here), name)) if name else None
+        if before is None or untrusted.sub(before, "metadata").get("uid") != uid or continued_in(before) != _name(here):
+            break
+        out.append(name)
+        here = before
+    return out
+
+
 def part_name(job: str, number: int, *, most_characters: int, salt: str = "") -> str:
     """The name of a job's `number`th Workflow: `long-s2`, or `long-s2-1f3a` with a salt where that is taken.
 

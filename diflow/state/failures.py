@@ -50,6 +50,9 @@ _NOT_THE_JOBS: Final = "^(init|wait): "
 _UNCOUNTED: Final = re.compile("|".join(UNCOUNTED_MESSAGES))
 _STOPPED: Final = re.compile(STOPPED_MESSAGE)
 _CODE: Final = re.compile(r"^([a-z0-9-]+): ([A-Za-z]+) [(]exit code ([0-9]{1,10})[)]", re.ASCII)
+_END: Final = re.compile(r"[a-z0-9-]++: [A-Za-z]++ [(]exit code [0-9]++[)]")
+_MOST_KNOWN: Final = 32
+_LONGEST_KNOWN: Final = 120
 _OOM: Final = "OOMKilled"
 _NO_DISRUPTION: Final = ("^Pod was rejected", "^Pod failed before", "^can.t find")
 _LONGEST: Final = 4096
@@ -115,6 +118,25 @@ class Rules:
     def judge(self, message: str) -> Verdict:
         """The verdict on a failed attempt with this message of Argo's."""
         message = message[:_LONGEST]
+        found = _END.match(message)
+        if found is None or len(found[0]) > _LONGEST_KNOWN:
+            return self._judge(message)
+        # No pattern that matches such a message goes on behind its exit code.
+        known = self._known.get(found[0])
+        if known is None:
+            known = self._judge(message)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[found[0]] = known
+        return known
+
+    @cached_property
+    def _known(self) -> dict[str, Verdict]:
+        """The verdicts on the last ends of containers: of a thousand pods most end alike, and there may be twenty rules
+        of 255 codes each."""
+        return {}
+
+    def _judge(self, message: str) -> Verdict:
         for rule in self.rules:
             if rule.applies(message):
                 return Verdict(rule.action, reason_of(message), rule.named)

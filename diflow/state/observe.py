@@ -271,11 +271,8 @@ def waiting_reason(pod: Object, *, gated: str = "") -> str:
     if status.get("phase") not in (None, "", "Pending"):
         return ""
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    for container in statuses:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        reason = waiting.get("reason") or ""
-        if reason and reason not in ("ContainerCreating", "PodInitializing"):
-            return tell(_sentence(reason, waiting.get("message") or ""))
+    if found := next(filter(None, map(_reason_of_container, statuses)), ""):
+        return found
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             if condition.get("reason") == _GATED:
@@ -285,6 +282,15 @@ def waiting_reason(pod: Object, *, gated: str = "") -> str:
                 return f"waits to be admitted (gate {', '.join(gates)})" if gates else "waits to be admitted"
             return tell(_sentence(condition.get("reason") or "", condition.get("message") or ""))
     return ""
+
+
+def _reason_of_container(container: Object) -> str:
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    reason = waiting.get("reason") or ""
+    if reason and reason not in ("ContainerCreating", "PodInitializing"):
+        return tell(_sentence(reason, waiting.get("message") or ""))
+    return "its node check runs" if container.get("name") == keys.CHECK_CONTAINER and state.get("running") else ""
 
 
 def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, sees_pods: bool, rules: Rules) -> Attempt:
@@ -318,6 +324,8 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         result = untrusted.string(terminated.get("message"), most=_LONGEST_RESULT)
         if not ended:
             phase = status.get("phase") or phase
+            if phase == "Failed" and _failed_beside_its_work(status, terminated):
+                phase = "Running"
             waiting = waiting_reason(pod, gated=gated)
             is_ending = phase == "Running" and bool(terminated)
             is_ready = phase == "Running" and (conditions.get("Ready") or {}).get("status") == "True"
@@ -356,6 +364,12 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         memory=node.memory,
         result=result,
     )
+
+
+def _failed_beside_its_work(status: Object, terminated: Object) -> bool:
+    """Whether the work has succeeded, and only a container beside it was ended by Argo, such as a monitor that had not
+    begun to listen for signals: the pod is Failed then, and Argo will say Succeeded."""
+    return terminated.get("exitCode") == 0 and not (status.get("message") or status.get("reason"))
 
 
 def _is_being_deleted(pod: Object) -> bool:

@@ -114,7 +114,8 @@ def read_tree(
             says = node.message[:_LONGEST_SAID]
         is_pod = place.is_pod and node.type == "Pod"
         if is_pod:
-            moves += place.uncounted > 0
+            # One that was rejected before it had a node never ran: another one was made at once, as with more memory.
+            moves += place.uncounted > 0 and (node.phase not in _FAILED or node.had_host)
             idle[place.round] = idle.get(place.round, True) and not node.had_host
             # After a stop, Argo adds nodes for further attempts of the round, without pods.
             together[place.round] = max(together.get(place.round, 0), place.restart)

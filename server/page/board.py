@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlencode
 
 from diflow import amounts
 from diflow.server.page import resources
-from diflow.server.page.facts import JobFacts, NodeFacts, PodFacts
+from diflow.server.page.facts import MOST_FAILURES, FailureFacts, JobFacts, NodeFacts, PodFacts
 from diflow.state import chain, untrusted
 from diflow.state.status import ENDED, PHASES
 
@@ -257,7 +257,7 @@ def board(state: ClusterState, permissions: Permissions, query: Query) -> Board:
         jobs=tuple(found[(page - 1) * JOBS_A_PAGE : page * JOBS_A_PAGE]),
         jobs_found=len(found),
         jobs_pages=pages,
-        opened=_opened(lines, pods, query.job),
+        opened=_opened(lines, pods, query.job, state.jobs),
         nodes=tuple(nodes[(node_page - 1) * NODES_A_PAGE : node_page * NODES_A_PAGE]),
         nodes_pages=node_pages,
         resources=resources.shown(name for node in nodes for name in node.allocatable),
@@ -411,12 +411,26 @@ def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int
     )
 
 
-def _opened(lines: Iterable[JobLine], pods: Mapping[str, Sequence[PodFacts]], key: str) -> Opened | None:
+def _opened(
+    lines: Iterable[JobLine], pods: Mapping[str, Sequence[PodFacts]], key: str, all_jobs: Iterable[JobFacts]
+) -> Opened | None:
     line = next((line for line in lines if line.facts.reference == key), None) if key else None
     if line is None:
         return None
+    line = replace(line, facts=replace(line.facts, failures=_failures(line.facts, all_jobs)))
     replicas = sorted(pods.get(line.facts.uid, ()), key=lambda pod: (pod.is_terminating, pod.task, pod.index, pod.name))
     return Opened(line, tuple(replicas[:REPLICAS_SHOWN]), len(replicas))
+
+
+def _failures(job: JobFacts, all_jobs: Iterable[JobFacts]) -> tuple[FailureFacts, ...]:
+    """The last failures of the job's replicas, in its earlier Workflows as well."""
+    out = list(job.failures)
+    known = {(one.namespace, one.workflow): one for one in all_jobs if one.link}
+    for before in chain.earlier(job.link, {place: one.link for place, one in known.items()}):
+        if len(out) >= MOST_FAILURES:
+            break
+        out += known[job.namespace, before].failures
+    return tuple(out[:MOST_FAILURES])
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -32,7 +32,7 @@ _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 _NODE_NAME: Final = "workflows.argoproj.io/node-name"
 _LONGEST_TEXT: Final = 400
 _LONGEST_CELL: Final = 100
-_MOST_FAILURES: Final = 8
+MOST_FAILURES: Final = 8
 # Of each namespace: the caches keep these in memory, of all namespaces.
 MOST_RECORDED: Final = 100
 # The queue of jobs that name none.
@@ -304,7 +304,7 @@ def _job(obj: Object, state: JobState) -> JobFacts:
                 shortened(one.rule, _LONGEST_CELL),
                 shortened(one.followed, _LONGEST_CELL),
             )
-            for one in reversed(failures(seen)[-_MOST_FAILURES:])
+            for one in reversed(failures(seen)[-MOST_FAILURES:])
         ),
     )
 

@@ -215,10 +215,12 @@ def test_describe_tells_nothing_of_the_health_of_another_round(diflow: Cli) -> N
 
 def test_describe_does_not_list_the_signs_of_life_of_each_rank(diflow: Cli) -> None:
     job = gang()
-    job.profilings = '{"speed":5,"signals":{"at":1}}'
+    job.profilings = '{"speed":5,"signals":{"at":1},"usage":{"cpu":[1.5,true,null]},"note":"a"}'
     diflow.has(job)
     out = diflow("describe", "cartpole").out
     assert "speed: 5" in out
+    assert '  usage: {"cpu": [1.5, true, null]}' in out, "as JSON, and not as Python writes it"
+    assert "  note: a" in out
     assert "signals" not in out
 
 

@@ -35,3 +35,26 @@ def test_describe_tells_what_the_node_check_has_found(diflow: Cli) -> None:
     assert "node-z (product 9 s)" in out
     assert found is not None
     assert found[1] == "2 of 3 replicas in round 1; rank 1: no disk"
+
+
+def test_describe_says_that_no_result_has_reached_a_server(diflow: Cli) -> None:
+    """As where no server is installed: the checks run until their time is over, and then the work begins."""
+    job = gang()
+    for seen in job.pods:
+        assert seen.pod is not None
+        seen.pod["status"] = {
+            "phase": "Pending",
+            "initContainerStatuses": [{"name": keys.CHECK_CONTAINER, "state": {"running": {"startedAt": "x"}}}],
+        }
+        seen.node["phase"] = "Pending"
+    diflow.has(job)
+    made = diflow.api.objects[WORKFLOW.path("default")]["cartpole"]
+    manifest = json.loads(made["metadata"]["annotations"][keys.DIJOB])
+    manifest["spec"]["nodeCheck"] = {}
+    made["metadata"]["annotations"][keys.DIJOB] = json.dumps(manifest)
+    diflow.api.add(WORKFLOW, made)
+    out = diflow("describe", "cartpole").out
+    found = re.search(r"^Node check: +(.*)$", out, re.MULTILINE)
+    assert found is not None
+    assert found[1].startswith("0 of 3 replicas in round 1; no result has reached the server yet (`diflow doctor`")
+    assert re.search(r"^Message: .*its node check runs", out, re.MULTILINE)

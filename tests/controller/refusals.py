@@ -58,6 +58,10 @@ NEW: list[tuple[str, Json, str]] = [
     ("a rule of two kinds", _rule(onExitCodes=_CODES, onPodConditions=[{"type": "DisruptionTarget"}]),
      "must have onExitCodes or onPodConditions"),
     ("a rule of no kind", _rule(), "must have onExitCodes or onPodConditions"),
+    ("more memory after an eviction", _rule(action="MoreMemory", onPodConditions=[{"type": "DisruptionTarget"}]),
+     "more memory does not help a pod that was evicted"),
+    ("a short deadline", {"tasks": [{"name": "a"}], "health": {"progressSeconds": 59}},
+     "must be 0, which is no limit, or at least 60"),
     ("another condition", _rule(onPodConditions=[{"type": "Ready"}]), 'supported values: "DisruptionTarget"'),
 ]  # fmt: skip
 """(what, fields of the spec, a part of the refusal). Tasks get a template."""

@@ -444,6 +444,16 @@ def test_a_change_of_the_bounds_is_one_too(at: Lab) -> None:
     assert bounds(at) == {"worker": (2, 8)}
 
 
+def test_an_event_does_not_show_a_change_where_the_bounds_stay(at: Lab) -> None:
+    """Of a preemptible job with bounds the allocator chooses the number."""
+    worker = {"name": "worker", "replicas": 2, "minReplicas": 2, "maxReplicas": 8}
+    at.apply(scheduling="gang", preemptible=True, tasks=[worker])
+    at.rest()
+    at.apply(scheduling="gang", preemptible=True, tasks=[{**worker, "replicas": 4}])
+    at.rest()
+    assert at.events() == [("Scaled", "worker: 2 to 8 replicas, as before")]
+
+
 @pytest.mark.parametrize(
     ("preemptible", "change", "wanted", "between"),
     [

@@ -68,7 +68,7 @@ def test_it_is_stored_and_served_with_a_status_and_the_columns_of_di_orchestrato
     assert (made["name"], made["served"], made["storage"]) == ("v2alpha1", True, True)
     assert made["subresources"] == {"status": {}}
     assert [column["name"] for column in made["additionalPrinterColumns"]] == [
-        "Phase", "ReadyReplicas", "Replicas", "Restarts", "Reschedules", "Age",
+        "Phase", "ReadyReplicas", "Replicas", "Restarts", "Reschedules", "Age", "Message",
     ]  # fmt: skip
     assert crd()["spec"]["names"]["shortNames"] == ["dijob"]
     assert crd()["metadata"]["name"] == "dijobs.diengine.opendilab.org"
@@ -84,6 +84,13 @@ def test_v1alpha1_is_served_and_each_version_keeps_the_fields_of_the_other() -> 
     fields_of = {name: set(schema(name)["properties"]["spec"]["properties"]) for name in ("v1alpha1", "v2alpha1")}
     assert fields_of["v1alpha1"] == fields_of["v2alpha1"]
     assert schema("v1alpha1")["properties"]["status"] == schema()["properties"]["status"]
+
+
+def test_fields_of_v2alpha1_have_their_types_in_both_versions() -> None:
+    """Its rules read them when the status is written, and fail on another type: the job would have no status."""
+    old, new = (schema(name)["properties"]["spec"]["properties"] for name in ("v1alpha1", "v2alpha1"))
+    for field in set(new) - {*crd_v1alpha1.MODULES, "cleanPodPolicy", "volumes", "group", "priorityClassName"}:
+        assert old[field] == {name: value for name, value in new[field].items() if name != "default"}, field
 
 
 def test_jobs_with_a_coordinator_are_valid_in_both_versions() -> None:
@@ -111,13 +118,28 @@ def test_each_field_has_a_type_and_no_reference_is_left() -> None:
         assert "default" not in field or path.startswith(".spec"), path
 
 
+@pytest.mark.parametrize("name", ["v2alpha1", "v1alpha1"])
+def test_kubectl_explains_each_field_of_a_job_that_is_not_of_kubernetes(name: str) -> None:
+    def unexplained(at: Json, path: str) -> Iterator[str]:
+        for field, inner in at.get("properties", {}).items():
+            here = f"{path}.{field}"
+            if not inner.get("description") and inner.get("x-kubernetes-preserve-unknown-fields") is None:
+                yield here
+            if field not in ("template", "volumes"):
+                yield from unexplained(inner.get("items", inner), here)
+
+    found = set(unexplained(schema(name)["properties"]["spec"], "spec"))
+    assert found == set()
+    assert all(schema(name)["properties"][part].get("description") for part in ("spec", "status"))
+
+
 def test_a_template_has_the_fields_of_a_pod_without_their_descriptions() -> None:
     found = schema()["properties"]["spec"]["properties"]["tasks"]["items"]["properties"]["template"]
     paths = {path for path, _ in fields(found)}
     assert ".spec.containers[].resources.limits[]" in paths
     assert ".spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]" in paths
     assert ".metadata.annotations[]" in paths
-    assert not any("description" in field for _, field in fields(found))
+    assert [path for path, field in fields(found) if "description" in field] == [""]
     port = next(field for path, field in fields(found) if path.endswith(".livenessProbe.httpGet.port"))
     assert port["x-kubernetes-int-or-string"] is True
 

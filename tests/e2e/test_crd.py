@@ -121,6 +121,22 @@ def test_the_modules_of_a_job_with_a_coordinator_cannot_change_in_either_version
     assert kept["collector"]["template"]["spec"]["containers"] == template()["spec"]["containers"]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"health": {"heartbeatSeconds": "x"}},
+        {"tasks": [{"name": "a", "nodeUnit": 0, "template": template()}]},
+        {"tasks": [{"name": "a"}]},
+    ],
+    ids=["a text as a number", "a unit of 0", "no template"],
+)
+def test_what_the_rules_of_v2alpha1_cannot_read_is_refused_in_the_other_version(live: Live, fields: Json) -> None:
+    """Such an object could be stored, and each write of its status would be refused."""
+    made = dijob("odd", {"tasks": [{"name": "a"}]})
+    made |= {"apiVersion": "diengine.opendilab.org/v1alpha1", "spec": {**made["spec"], **fields}}
+    assert "is invalid" in refused(live, made)
+
+
 def test_a_job_of_v2alpha1_is_not_changed_by_the_other_version(live: Live) -> None:
     live.kubectl("apply", "-f", "-", stdin=json.dumps(dijob("fixed-too", {"tasks": [{"type": "learner"}]})))
     other = "dijobs.v1alpha1.diengine.opendilab.org"
@@ -159,4 +175,7 @@ def test_kubectl_explains_a_container_and_prints_the_columns(live: Live) -> None
     assert "imagePullPolicy" in live.kubectl("explain", "dijob.spec.tasks.template.spec.containers")
     live.kubectl("apply", "-f", "-", stdin=json.dumps(dijob("shown", {"tasks": [{"type": "learner"}]})))
     head = live.kubectl("get", "dijob", "shown").splitlines()[0]
-    assert head.split() == ["NAME", "PHASE", "READYREPLICAS", "REPLICAS", "RESTARTS", "RESCHEDULES", "AGE"]
+    columns = ["NAME", "PHASE", "READYREPLICAS", "REPLICAS", "RESTARTS", "RESCHEDULES", "AGE"]
+    assert head.split() == columns
+    wide = live.kubectl("get", "dijob", "shown", "-o", "wide").splitlines()[0]
+    assert wide.split() == [*columns, "MESSAGE"]

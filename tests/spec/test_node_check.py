@@ -45,6 +45,8 @@ def test_a_node_check_of_the_users_own() -> None:
         ({"image": ""}, "spec.nodeCheck.image"),
         ({"image": "x" * 513}, "spec.nodeCheck.image"),
         ({"image": 5}, "spec.nodeCheck.image"),
+        ({"image": "a \n"}, "spec.nodeCheck.image"),
+        ({"image": "{{workflow.name}}"}, "spec.nodeCheck.image"),
         ({"image": "a", "command": []}, "spec.nodeCheck.command"),
         ({"image": "a", "command": "sh"}, "spec.nodeCheck.command"),
         ({"image": "a", "command": ["x"] * 65}, "spec.nodeCheck.command"),

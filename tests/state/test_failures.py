@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -233,7 +235,7 @@ messages = st.one_of(
     st.sampled_from([row[0] for row in ROWS]),
     st.builds(
         lambda name, reason, code, said: f"{name}: {reason} (exit code {code}){said}",
-        st.sampled_from(["main", "helper", "wait", "init"]),
+        st.sampled_from(["main", "helper", "wait", "init", "diflow-check"]),
         st.sampled_from(["Error", "OOMKilled", "StartError"]),
         st.integers(1, 255),
         st.sampled_from(["", ": main: Error (exit code 1)", ": pod deleted"]),
@@ -249,6 +251,31 @@ def test_argo_counts_what_the_readers_count(
 ) -> None:
     made = rules_of(policy, has_allocator=has_allocator, has_memory=has_memory, main="di-container")
     assert evaluated(expr.is_uncounted(made), message) is not made.judge(message).is_counted
+
+
+@given(st.lists(given_rules, max_size=4).map(tuple), messages, st.booleans(), st.booleans())
+@settings(max_examples=400)
+def test_a_verdict_that_is_known_is_that_of_the_patterns(
+    policy: tuple[GivenRule, ...], message: str, has_allocator: bool, checks_nodes: bool
+) -> None:
+    found = rules_of(policy, has_allocator=has_allocator, main="di-container", checks_nodes=checks_nodes)
+    by_patterns = next((rule.named for rule in found.rules if rule.applies(message)), "none: all other failures")
+    assert [found.judge(message + more).rule for more in ("", ": pod deleted", "")] == [by_patterns] * 3
+
+
+def test_the_largest_policy_is_judged_once_for_pods_that_end_alike() -> None:
+    """900 failed pods of one job that no rule is about."""
+    many = rules_of(parse({"rules": [on("Count", "NotIn", *range(1, 201))] * MOST_RULES}), has_allocator=True)
+    ends = [main(180 + i % 20) for i in range(900)]
+
+    def seconds(judge: Callable[[str], object]) -> float:
+        began = time.process_time()
+        for message in ends:
+            judge(message)
+        return time.process_time() - began
+
+    patterns = min(seconds(lambda m: [rule.applies(m) for rule in many.rules]) for _ in range(3))
+    assert min(seconds(many.judge) for _ in range(3)) < patterns / 3
 
 
 def test_the_expression_of_a_job_without_a_policy_has_not_changed() -> None:

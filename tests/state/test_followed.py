@@ -61,6 +61,16 @@ def test_more_memory() -> None:
     )
 
 
+def test_one_out_of_memory_is_one_reschedule() -> None:
+    """The pod that Argo makes with the old memory is rejected before it has a node, and another one is made."""
+    body = workflow(
+        attempt(f"{ONE}(0).worker(0)", 1, "main: OOMKilled (exit code 137)", code=137),
+        attempt(f"{ONE}(0).worker(1)", 2, "Pod was rejected: it is made again with more memory", host=""),
+        attempt(f"{ONE}(0).worker(2)", 3, memory=4096),
+    )
+    assert (observe(body).restarts, observe(body).reschedules) == (0, 1)
+
+
 def test_another_node() -> None:
     (one,) = seen(
         attempt(f"{ONE}(0).worker(0)", 1, "main: Error (exit code 201)", code=201),

@@ -214,6 +214,20 @@ def test_a_replica_that_failed_brings_the_job_back_to_running_when_its_next_try_
     assert (status.restarts, status.reschedules) == (1, 0)
 
 
+def test_a_pod_of_which_only_a_monitor_was_ended_has_not_failed() -> None:
+    """Its monitor did not listen for signals yet: the pod is Failed, and Argo will say that the replica Succeeded."""
+    job = replica_failed()
+    job.pods.pop()
+    pod = job.pod("collector-1").ready(6).ends(20)
+    pod.node.update(phase="Running", finishedAt=None)
+    pod.node.pop("outputs")
+    assert pod.pod is not None
+    pod.pod["status"]["phase"] = "Failed"
+    assert (job.derive().phase, job.derive().restarts) == ("Running", 0)
+    pod.pod["status"]["message"] = "The node was low on resource: memory."
+    assert job.derive().phase == "Rescheduling"
+
+
 def test_an_evicted_pod_brings_the_job_back_to_running_without_counting_as_a_restart() -> None:
     job = pod_was_evicted()
     job.pod("collector-0", created=22, uncounted=1).ready(30)

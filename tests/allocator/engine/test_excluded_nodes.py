@@ -8,6 +8,7 @@ from typing import Any
 from diflow import keys
 from diflow.allocator.engine.planning import plan_writes
 from diflow.allocator.engine.reconcile import Job, place_again
+from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
 from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import load_policy
@@ -74,6 +75,25 @@ def test_the_reason_to_wait_names_the_nodes_that_are_left_out_and_for_how_long()
     assert places == {}
     assert said["action"] in ("wait", "late")
     assert said["why"].endswith("; left out for this job for up to 60 minutes: a (exit code 201)")
+
+
+def test_a_job_whose_nodes_are_left_out_is_not_said_to_be_too_large_for_the_cluster() -> None:
+    """It starts when the time is over: nobody has to ask for less, or to add nodes."""
+    said, _ = decided(job(read(role(), excluded=without("a"))), nodes=(node("a"),))
+    assert "cannot start now: its gang needs 2 replicas and the nodes that are not left out" in said["why"]
+    assert "can never" not in said["why"]
+    too_large, _ = decided(job(read(role(replicas=2, low=2))), nodes=(node("a", cpu=1),))
+    assert "can never start here" in too_large["why"]
+
+
+def test_explain_says_of_a_replica_without_a_place_that_its_nodes_are_left_out() -> None:
+    waits = job(read(nodes={"w": ("", "b")}, excluded=without("a")), pod("w-1", on="b"))
+    s = shown(waits, nodes=(node("a"), node("b", cpu=1))).snapshot
+    plan = load_policy("fit").optimize(s)
+    lines = reason_texts.details(s, plan, 0, excluded=waits.read.excluded.at(NOW))
+    assert lines[0].endswith("keeps what it holds: no node that is not left out for it has room for the rest")
+    assert "w: 0 more fit now; b lacks 1 cpu, 1 node is left out for this job" in lines
+    assert not any("not what it may run on" in line for line in lines)
 
 
 def test_an_exclusion_that_has_ended_has_no_effect() -> None:

@@ -23,7 +23,7 @@ from diflow.server.page.board import (
     Query,
     board,
 )
-from diflow.server.page.facts import MOST_RECORDED, JobFacts, trim_record
+from diflow.server.page.facts import MOST_RECORDED, FailureFacts, JobFacts, trim_record
 from diflow.server.page.render import content
 from diflow.server.page.texts import argo_link, rate
 from diflow.state import ended
@@ -192,6 +192,23 @@ def test_of_a_job_that_went_on_in_another_workflow_the_last_one_is_shown() -> No
     second.pod("w", 0, made=19, ready=19, node="n")
     found = shown(cluster_state([first, second]))
     assert [(line.facts.workflow, line.facts.phase) for line in found.jobs] == [("long-s2", "Running")]
+
+
+def test_an_opened_job_has_the_failures_in_its_earlier_workflows_as_well() -> None:
+    first = MadeJob("long", {"w": 1}, submitted=90, ended=("Succeeded", 20))
+    first.annotations = {keys.CONTINUED_IN: "long-s2"}
+    second = MadeJob("long-s2", {"w": 1}, submitted=20)
+    second.annotations = {keys.CONTINUES: "long", keys.CONTINUES_UID: first.uid}
+    stranger = MadeJob("other", {"w": 1}, submitted=90)
+    stranger.annotations = {keys.CONTINUED_IN: "long-s2"}
+    failed = [FailureFacts(f"w-{i}", float(i), "n", "unknown", "none", "again") for i in range(9)]
+    of = {"long-s2": (failed[0],), "long": tuple(failed[1:]), "other": (replace(failed[0], replica="not its"),)}
+    parts = cluster_state([first, second, stranger])
+    jobs = [replace(one, failures=of[one.workflow]) for one in parts.jobs]
+    (line,) = [one for one in shown(replace(parts, jobs=jobs)).jobs if one.facts.workflow == "long-s2"]
+    opened = shown(replace(parts, jobs=jobs), job=line.facts.key).opened
+    assert opened is not None
+    assert [one.replica for one in opened.line.facts.failures] == [f"w-{i}" for i in range(8)]
 
 
 def test_pods_of_an_earlier_workflow_of_the_same_name_are_not_taken_for_the_jobs() -> None:
