@@ -130,8 +130,6 @@ PARAM_RELEASED: Final = (
 PARAM_TASKS: Final = "tasks"  # JSON list of the tasks' names in the order of the ranks: never changes
 # JSON {"until": seconds since 1970, "round/task/member/attempt/retry": node}: pods that are created without a gate
 PARAM_PLACES: Final = "places"
-# An input of the template of a task's pods: after the round, the key of the pod in `places`
-PARAM_PLACE: Final = "place"
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: requested by the user
 PARAM_PROFILINGS: Final = "profilings"  # JSON: the job's reports
 PARAM_MEMORY: Final = "memory"  # JSON {task: MiB}: of the main containers of a job whose failurePolicy may raise it

@@ -73,14 +73,15 @@ def attached_to_earlier(task: str, pattern: str) -> str:
     return f"int({_INDEX}) == 0 ? '' : '--attach-to=' + {urls}"
 
 
-def replicas(tasks: Sequence[str]) -> str:
+def replicas() -> str:
     """The number of replicas of all tasks in this round."""
-    return granted(tasks[0]) if len(tasks) == 1 else f"sum({_TASKS}, {{{_GRANTED}}})"
+    return f"sum({_TASKS}, {{{_GRANTED}}})"
 
 
 def rank(position: int) -> str:
-    """The rank over the whole job of replica `index` of the task at `position`, above 0, in the order of the tasks."""
-    return f"sum({_TASKS}[:{position}], {{{_GRANTED}}}) + int({_INDEX})"
+    """The rank over the whole job of replica `index` of the task at `position` in the order of the tasks."""
+    index = f"int({_INDEX})"
+    return f"sum({_TASKS}[:{position}], {{{_GRANTED}}}) + {index}" if position else index
 
 
 def memory(task: str) -> str:
@@ -100,13 +101,9 @@ def _hosts(domain: str) -> str:
     return f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#){domain}}}), ','), '/', #)"
 
 
-def hosts(tasks: Sequence[str], *, short: bool) -> str:
+def hosts(*, short: bool) -> str:
     """The hosts of all replicas, in the order of their ranks, comma-joined. `short`: without their domain."""
-    domain = "" if short else _DOMAIN
-    if len(tasks) == 1:
-        (task,) = tasks
-        return f"join(map(0..{granted(task)} - 1, {{workflow.name + '-{task}-' + string(#){domain}}}), ',')"
-    return f"join(map({_TASKS}, {{{_hosts(domain)}}}), ',')"
+    return f"join(map({_TASKS}, {{{_hosts('' if short else _DOMAIN)}}}), ',')"
 
 
 def hosts_by_task() -> str:
@@ -121,59 +118,38 @@ def hosts_by_task() -> str:
     return f"{items}[{len(start)}:-{len(end)}]"
 
 
-_LATER = r"len('\\') == 2 || 'node' in $env || 'lastRetry' in $env"
-"""Whether Argo evaluates an expression elsewhere than for the fields of a pod that it creates.
-
-For each node that has not ended, Argo substitutes the whole template each time it looks at the Workflow: once with the
-variable `node`, and once more with `lastRetry` if the node has retries. When it creates the pod, it substitutes the pod
-without these two. The pod also has a copy of its template, as JSON in a variable of an init container. The backslash is
-escaped once more in it.
-"""
-_PLACES = f"let p = fromJSON(workflow.parameters.{keys.PARAM_PLACES})"
-# The step that stops the Workflow has no input `place`: there, an expression that names it is invalid.
-_KEY = f"{_ROUND} + '/' + (get(inputs.parameters, '{keys.PARAM_PLACE}') ?? '')"
-_NODE = f"abs(s) == s ? p[{_KEY}] ?? '' : ''"  # `s`: the seconds for which the places hold
-_SECONDS = "let s = (p.until ?? 0) - now().Unix()"
-
-
-def at_creation(value: str) -> str:
-    """The value, which Argo evaluates once, when it creates the pod, and not in the copy of the template.
-
-    For an annotation of a pod whose value is long or takes long. Argo keeps an expression whose result is nil. The
-    value cannot contain `<`, `>` or `&`: in the copy they are escaped, which is no valid expression.
-    """
-    return f"{_LATER} ? nil : {value}"
-
-
-def node() -> str:
-    """The node of a pod that is created without a gate, "" for other pods; for an annotation (see `at_creation`).
+def node(task: str, *, attempt: str) -> str:
+    """The node of a pod that is created without a gate, "" for other pods.
 
     The parameter `places` has the nodes of the first pods of a job, which have no others to wait for. It names the
     attempt as well, and the time until which it holds: a pod that is created again later (by a retry, or after `argo
-    retry`) has a gate, whatever the parameter says.
+    retry`) has a gate, whatever the parameter says. `attempt`: the expression of the pod's counted attempt.
     """
-    return f"let l = {_LATER}; {_PLACES.replace(' = ', ' = l ? {} : ')}; {_SECONDS}; l ? nil : ({_NODE})"
+    return f"{_PLACES}; {_node(task, attempt)}"
 
 
-def place(task: str, *, attempt: str) -> str:
-    """The input `place` of the pods of a task: after the round, the key of the pod in the parameter `places`. The
-    number of the retry is unknown to the Workflow's patch of all pods. `attempt`: the pod's counted attempt."""
-    return f"{task}/{{{{{_MEMBER}}}}}/{attempt}/{{{{retries}}}}"
+_PLACES = f"let p = fromJSON(workflow.parameters.{keys.PARAM_PLACES})"
 
 
-def gate_or_node() -> str:
-    """The fields of a pod's spec with diflow's gate, or with the node instead (`node`). They are a part of a JSON text.
+def _node(task: str, attempt: str) -> str:
+    key = f"{_ROUND} + '/{task}/' + {_MEMBER} + '/' + {attempt} + '/' + string(retries)"
+    return f"now().Unix() < (p.until ?? 0) ? (p[{key}] ?? '') : ''"
+
+
+def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:
+    """The fields of a pod's spec with its gates: those of the user, and diflow's or the node instead (`node`). They are
+    a part of a JSON text.
 
     It begins inside the name of the first field and ends inside the name of the field `nodeName`: between `{"` and
     `":null}` it completes the object, so that the text is valid JSON before Argo evaluates it, too. `q` is a double
-    quote, which the expression cannot contain, as it is in a JSON text. The step that stops the Workflow has no round,
-    and neither of these fields.
+    quote, which the expression cannot contain, as it is in a JSON text.
     """
+    own, all_ = (", ".join(f"{{'name': '{gate}'}}" for gate in some) for some in (gates, (*gates, keys.GATE)))
     return (
-        f"{_PLACES}; {_SECONDS}; let n = ({_NODE}); let q = toJson('')[:1];"
-        f" ({_ROUND} == '' ? '' : (n == ''"
-        f" ? 'schedulingGates' + q + ':' + toJson([{{'name': '{keys.GATE}'}}])"
-        f" : 'nodeSelector' + q + ':' + toJson({{'{keys.HOSTNAME}': n}})) + ',' + q) + 'nodeName'"
+        f"{_PLACES}; let n = ({_node(task, attempt)}); let q = toJson('')[:1];"
+        f" 'schedulingGates' + q + ':' + (n == '' ? toJson([{all_}])"
+        f" : toJson([{own}]) + ',' + q + 'nodeSelector' + q + ':' + toJson({{'{keys.HOSTNAME}': n}}))"
+        " + ',' + q + 'nodeName'"
     )
 
 

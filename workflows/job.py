@@ -336,22 +336,17 @@ def _pods(common: Common, index: int, rules: Rules) -> Json:
     restart = "" if not job.preemptible else "{{inputs.parameters.attempt}}" if _restarts_together(job) else "0"
     stopped = expr.is_stopped(deadline_seconds=fields.get("activeDeadlineSeconds"), restart=restart)
     # The user's part was checked with Hera's models when the job was made.
-    template = {**fields, **_pod_frame(task, stopped, _pod_inputs(job, rules), rules, job.scheduling == "gang")}
+    template = {**fields, **_pod_frame(task, stopped, _pod_inputs(job, rules), rules)}
     return dict(sorted(template.items(), key=lambda item: _PLACE_IN_TEMPLATE[item[0]]))
 
 
 @_built_once
-def _pod_frame(task: str, stopped: str, given: tuple[str, ...], rules: Rules, is_gang: bool) -> m.Template:
+def _pod_frame(task: str, stopped: str, given: tuple[str, ...], rules: Rules) -> m.Template:
     """What the template of a task's pods has besides the fields of `pod_template`."""
-    needs = inputs(*given)
-    if is_gang:
-        attempt = "{{inputs.parameters.attempt}}" if "attempt" in given else "0"
-        place = m.Parameter(name=keys.PARAM_PLACE, value=expr.place(task, attempt=attempt))
-        needs.parameters = [*(needs.parameters or []), place]
     return m.Template(
         name=task,
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-        inputs=needs,
+        inputs=inputs(*given),
         retry_strategy=m.RetryStrategy(
             limit=m.IntOrString(root=UNCOUNTED_LIMIT),
             backoff=UNCOUNTED_BACKOFF,

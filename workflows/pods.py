@@ -159,7 +159,8 @@ def pod_template(common: Common, index: int) -> dict[str, Any]:
                 "cannot be set for a job that the allocator places: use nodeSelector, or scheduling: none",
                 path=f"{path}.spec.nodeName",
             )
-        _check_gates(gates, f"{path}.spec.schedulingGates")
+        ours[expr.template(_gate_or_node(job, task, gates, f"{path}.spec.schedulingGates"))] = None
+        gates = []
     metadata = _metadata(job, task, path, hostname)
     fields: dict[str, Any] = {}
     if task_rules(job, index, common.settings).asks_for_memory:
@@ -260,10 +261,17 @@ def template_of(
     return {"metadata": metadata, **parts.native, "podSpecPatch": patch_json(ours, parts.patch)}
 
 
-def _check_gates(gates: Sequence[dict[str, str]], path: str) -> None:
+def _gate_or_node(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path: str) -> str:
     for gate in gates:
+        # Kubernetes allows nothing else in a name, and here it becomes a part of an expression.
         if not _GATE.fullmatch(str(gate.get("name"))):
             raise InvalidError("is not a valid name of a scheduling gate", path=path)
+    return expr.gate_or_node(task.name, [gate["name"] for gate in gates], attempt=_attempt(job))
+
+
+def _attempt(job: DIJob) -> str:
+    """The expression of a pod's counted attempt."""
+    return "inputs.parameters.attempt" if job.backoff_limit else "'0'"
 
 
 def job_patch(common: Common) -> str:
@@ -273,10 +281,6 @@ def job_patch(common: Common) -> str:
     """
     containers: list[dict[str, Any]] = []
     patch: dict[str, Any] = {"subdomain": keys.SERVICE}
-    if common.job.scheduling == "gang":
-        # Here, and not in the templates of the tasks, which Argo evaluates again and again (`expr.at_creation`). A list
-        # of gates is merged with the user's own ones by name.
-        patch[expr.template(expr.gate_or_node())] = None
     if common.is_shared:
         paths = [mount.env for mount in common.mounts] if common.shares_paths else []
         main: dict[str, Any] = {"name": "main", "env": [*common.env, *paths, *common.lists]}
@@ -321,15 +325,8 @@ def shared_annotations(job: DIJob) -> dict[str, str]:
 
 def _pod_annotations(job: DIJob) -> dict[str, str]:
     """The annotations that all pods of a job share."""
-    tasks = _task_names(job)
-    hosts = expr.hosts(tasks, short=job.has_short_hosts)
-    node = {keys.NODE: expr.template(expr.node())} if job.scheduling == "gang" else {}
-    lists = {keys.REPLICAS: expr.replicas(tasks), keys.NODES: expr.at_creation(hosts)}
-    return node | {name: expr.template(value) for name, value in lists.items()}
-
-
-def _task_names(job: DIJob) -> list[str]:
-    return [task.name for task in job.tasks]
+    hosts = expr.hosts(short=job.has_short_hosts)
+    return {keys.REPLICAS: expr.template(expr.replicas()), keys.NODES: expr.template(hosts)}
 
 
 def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
@@ -338,7 +335,7 @@ def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
     Without the lists of the hosts of several tasks (`_lists_of_hosts`). What depends on the replica is in the pod's
     annotations.
     """
-    world = expr.template(expr.replicas(_task_names(job)))
+    world = expr.template(expr.replicas())
     master = names.host("{{workflow.name}}", "{{workflow.namespace}}", job.tasks[0].name, 0)
     values = {
         "DI_JOB_ID": "{{workflow.namespace}}/{{workflow.name}}",
@@ -388,7 +385,7 @@ def _asked_env(job: DIJob) -> list[Variable]:
     if job.annotations.get(keys.DLROVER) == "true":
         values |= {"ELASTIC_JOB_NAME": "{{workflow.name}}", "JOB_UID": "{{workflow.uid}}"}
         for kind in ("NODE", "WORKER"):
-            values |= {f"{kind}_TYPE": "worker", f"{kind}_NUM": expr.template(expr.replicas(_task_names(job)))}
+            values |= {f"{kind}_TYPE": "worker", f"{kind}_NUM": expr.template(expr.replicas())}
             values |= dict.fromkeys((f"{kind}_ID", f"{kind}_RANK"), keys.RANK)
     return _variables(values)
 
@@ -479,8 +476,7 @@ def _token_mount(job: DIJob) -> _Mount:
 
 
 def _rank(job: DIJob, task: Task) -> str:
-    position = _task_names(job).index(task.name)
-    return expr.template(expr.rank(position)) if position else "{{inputs.parameters.index}}"
+    return expr.template(expr.rank([one.name for one in job.tasks].index(task.name)))
 
 
 def _lists_of_hosts(job: DIJob) -> list[Variable]:
@@ -652,6 +648,8 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
     annotations = {**(given.get("annotations") or {}), keys.RANK: _rank(job, task)}
     if job.has_short_hosts:
         annotations |= _pod_annotations(job)
+    if job.scheduling == "gang":
+        annotations[keys.NODE] = expr.template(expr.node(task.name, attempt=_attempt(job)))
     return {
         "labels": {
             **(given.get("labels") or {}),

@@ -120,7 +120,6 @@ class _Live:
     uid: str
     tasks: tuple[str, ...]
     templates: Mapping[str, Json]
-    patch: Json
     rounds: tuple[str, ...]
     current: str
     granted: Mapping[str, Mapping[str, int]]
@@ -651,9 +650,8 @@ class FakeCluster:
         )
 
     def _gate_or_node(self, patch: Json, live: _Live, round_: _Round, member: _Member, latest: _Try) -> Json:
-        """The patch with the Workflow's expression of a gate or a node evaluated, as Argo does for a pod of a gang.
-        In Workflows of 0.2 it is in the patch of the task, with the gates of the user."""
-        expression = next((key for key in (*patch, *live.patch) if key.startswith("{{=let p")), None)
+        """The patch with its expression of a gate or a node evaluated, as Argo does for a pod of a gang."""
+        expression = next((key for key in patch if key.startswith("{{=let p")), None)
         if expression is None:
             return patch
         counted = len(member.tries) if live.replica_limit is not None else len(round_.attempts)
@@ -663,8 +661,7 @@ class FakeCluster:
             return {**patch, "nodeSelector": {keys.HOSTNAME: node}}
         gates = re.findall(r"{'name': '([^']*)'}", expression)
         assert keys.GATE in gates, expression
-        own = [gate for gate in patch.get("schedulingGates", []) if gate["name"] not in gates]
-        return {**patch, "schedulingGates": [*own, *({"name": gate} for gate in gates)]}
+        return {**patch, "schedulingGates": [{"name": gate} for gate in gates]}
 
     # --- scheduler and kubelets ---------------------------------------------------------------------------------------
 
@@ -843,7 +840,6 @@ def _read(obj: Json) -> _Live:
         uid=obj["metadata"]["uid"],
         tasks=tuple(fans),
         templates=templates,
-        patch=json.loads(obj["spec"].get("podSpecPatch", "{}")),
         rounds=tuple(rounds),
         current=parameters["current"],
         granted=granted,

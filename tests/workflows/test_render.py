@@ -504,9 +504,7 @@ def test_pods_are_found_by_host_name_under_the_service_of_the_namespace() -> Non
     (main,) = (c for c in spec["containers"] if c["name"] == "main")
     assert env(main)["MASTER_ADDR"] == "{{workflow.name}}-learner-0.di.{{workflow.namespace}}.svc.cluster.local"
     hosts = made(wf)["metadata"]["annotations"][keys.NODES]
-    assert "{workflow.name + '-learner-' + string(#) + '.di.' + workflow.namespace + '.svc.cluster.local'}" in hosts
-    several = made(workflow(task("learner"), task("collector")))["metadata"]["annotations"][keys.NODES]
-    assert "{workflow.name + '-/-' + string(#) + '.di.' + workflow.namespace + '.svc.cluster.local'}" in several
+    assert "{workflow.name + '-/-' + string(#) + '.di.' + workflow.namespace + '.svc.cluster.local'}" in hosts
 
 
 def test_the_manifests_have_the_service_that_all_pods_of_jobs_are_in() -> None:
@@ -615,17 +613,16 @@ def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> N
 def evaluated(key: str, *, node: str) -> dict[str, Any]:
     """The fields of a pod that the expression with its gate or node gives. Its parts are Python as well."""
     tail = key.split("let q = toJson('')[:1]; ", 1)[1].removesuffix("}}")
-    parts = re.fullmatch(r"\((\S+) == '' \? '' : \(n == '' \? (.*?) : (.*)\)( \+ ',' \+ q)\) \+ ('nodeName')", tail)
+    parts = re.fullmatch(r"(.*)\(n == '' \? (.*?) : (.*)\)(.*)", tail)
     assert parts is not None, tail
-    round_, waits, placed, separator, end = parts.groups()
-    assert round_ == "inputs.parameters.round", "the step that gives up has none, and needs neither"
+    start, waits, placed, end = parts.groups()
     names = {"q": '"', "n": node, "toJson": lambda value: json.dumps(value, separators=(",", ":"))}
-    text = eval(f"{placed if node else waits}{separator} + {end}", {"__builtins__": {}}, names)
+    text = eval(f"{start}{placed if node else waits}{end}", {"__builtins__": {}}, names)
     return dict(json.loads('{"' + text + '":null}'))
 
 
-def gate_key(wf: dict[str, Any]) -> str:
-    (found,) = (key for key in patch(wf["spec"]) if key.startswith("{{="))
+def gate_key(wf: dict[str, Any], name: str = "learner") -> str:
+    (found,) = (key for key in patch(named(wf, name)) if key.startswith("{{="))
     return found
 
 
@@ -633,21 +630,19 @@ GATE, NODE = {"name": "diflow/gang"}, {"kubernetes.io/hostname": "node-1"}
 
 
 def test_gates_only_when_the_allocator_is_asked_for() -> None:
-    plain = workflow()
-    assert "gang" not in plain["spec"]["podSpecPatch"] + named(plain, "learner")["podSpecPatch"]
-    assert "place" not in {item["name"] for item in named(plain, "learner")["inputs"]["parameters"]}
+    assert "gang" not in named(workflow(), "learner")["podSpecPatch"]
     key = gate_key(workflow(scheduling="gang"))
     assert evaluated(key, node="") == {"schedulingGates": [GATE], "nodeName": None}
-    assert evaluated(key, node="node-1") == {"nodeSelector": NODE, "nodeName": None}
+    assert evaluated(key, node="node-1") == {"schedulingGates": [], "nodeSelector": NODE, "nodeName": None}
     assert key.index("}}") == len(key) - 2, "Argo takes the first closing braces for the end of the expression"
 
 
-@pytest.mark.parametrize("scheduling", ["none", "gang"])
-def test_a_users_own_gates_are_on_every_pod(scheduling: str) -> None:
+def test_a_users_own_gates_stay_on_a_pod_with_a_place() -> None:
     own = [{"name": "example.com/quota"}]
-    wf = workflow(task(schedulingGates=own), scheduling=scheduling)
-    # Kubernetes merges them with that of the Workflow's patch, by name.
-    assert patch(named(wf, "learner"))["schedulingGates"] == own
+    key = gate_key(workflow(task(schedulingGates=own), scheduling="gang"))
+    assert evaluated(key, node="")["schedulingGates"] == [*own, GATE]
+    assert evaluated(key, node="node-1") == {"schedulingGates": own, "nodeSelector": NODE, "nodeName": None}
+    assert patch(named(workflow(task(schedulingGates=own)), "learner"))["schedulingGates"] == own
 
 
 @pytest.mark.parametrize("name", ["' + 'x", "a b", "}}", "{{x}}", ""])
@@ -659,34 +654,23 @@ def test_a_name_of_a_gate_that_would_change_the_expression_is_refused(name: str)
 @pytest.mark.parametrize(
     ("fields", "attempt"),
     [
-        ({"backoff_limit": 0}, "0"),
-        ({"backoff_limit": 2}, "{{inputs.parameters.attempt}}"),
-        ({"backoff_limit": 2, "preemptible": True}, "{{inputs.parameters.attempt}}"),
+        ({"backoff_limit": 0}, "'0'"),
+        ({"backoff_limit": 2}, "inputs.parameters.attempt"),
+        ({"backoff_limit": 2, "preemptible": True}, "inputs.parameters.attempt"),
     ],
 )
 def test_a_place_is_that_of_one_attempt_of_one_member(fields: dict[str, Any], attempt: str) -> None:
     wf = workflow(task("collector"), scheduling="gang", **fields)
-    key = gate_key(wf)
-    inputs = {item["name"]: item.get("value") for item in named(wf, "collector")["inputs"]["parameters"]}
-    assert inputs["place"] == f"collector/{{{{inputs.parameters.member}}}}/{attempt}/{{{{retries}}}}"
-    assert "p[inputs.parameters.round + '/' + (get(inputs.parameters, 'place') ?? '')] ?? ''" in key
-    assert "let s = (p.until ?? 0) - now().Unix()" in key
+    key = gate_key(wf, "collector")
+    member = "inputs.parameters.round + '/collector/' + inputs.parameters.member + '/'"
+    assert f"p[{member} + {attempt} + '/' + string(retries)]" in key
+    assert "now().Unix() < (p.until ?? 0)" in key
     node = made(wf, "collector")["metadata"]["annotations"][keys.NODE]
-    assert node.removeprefix("{{=").removesuffix("}}").split("l ? nil : ")[1] in key, "it names the same node"
-    given = inputs.keys() - {"place"}
-    assert ("attempt" in given) == (attempt != "0")
+    assert node.removeprefix("{{=").removesuffix("}}").split("; ")[1] in key, "the annotation names the same node"
+    given = {item["name"] for item in named(wf, "collector")["inputs"]["parameters"]}
+    assert ("attempt" in given) == (attempt != "'0'")
     passed = named(wf, "replicaOf-collector")["dag"]["tasks"][0]["arguments"]["parameters"]
     assert {item["name"] for item in passed} == given
-
-
-@pytest.mark.parametrize("most", [4, 300])
-def test_what_argo_evaluates_when_it_creates_a_pod_is_also_valid_in_the_copy_of_the_template(most: int) -> None:
-    """Argo escapes these three characters in the pod's copy of its template, in which it parses the text once more."""
-    annotations = made(workflow(task(replicas=most), scheduling="gang"))["metadata"]["annotations"]
-    for key in (keys.NODES, keys.NODE):
-        assert "? nil : " in annotations[key]
-        assert not set('<>&"') & set(annotations[key]), key
-        assert "retries" not in annotations[key], "it is unknown when the pod is created"
 
 
 def test_a_gang_waits_suspended_and_any_other_job_starts() -> None:
