@@ -265,9 +265,7 @@ def change_job(
 
 def repair(job: JobRead) -> Write:
     """Repair a job that `argo retry` has left without pods (`diflow.jobs.retry.repair`)."""
-    text = (
-        "argo retry had left several attempts of a replica running, of which Argo creates no pods: they are run again"
-    )
+    text = "argo retry had reset only a part of the job, so that Argo created no pods: the rest was reset"
     return Write(WORKFLOW, job.identity, job.key, {}, note=Note("Repaired", text), why="argo retry", is_repair=True)
 
 

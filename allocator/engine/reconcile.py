@@ -160,7 +160,7 @@ class Job:
     def is_incomplete(self) -> bool:
         """It was admitted, and some of its first pods do not exist: those that do wait for them."""
         read = self.read
-        return bool(read.places_until and not read.restarts and not read.tree.moves and self.lacks())
+        return bool(read.places_until and not read.restarts and not read.tree.recreated and self.lacks())
 
     def latest_restart(self) -> int:
         seen = [pod.place.restart for pod in self.current_pods() if pod.place]

@@ -24,7 +24,7 @@ from diflow.state import nodecheck, untrusted
 from diflow.state.exclusions import Exclusions
 from diflow.state.nodes import nodes as typed
 from diflow.state.nodes import raw
-from diflow.state.tree import stuck_retries
+from diflow.state.tree import left_by_argo_retry
 
 _KEPT = frozenset({"Succeeded"})
 _REFERENCES = ("children", "outboundNodes")
@@ -115,14 +115,13 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
 
 
 def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | None:
-    """The merge patch of a Workflow in which `argo retry` has left several attempts of a replica, or of a round,
-    running, and the ids of the nodes whose pods must be deleted first. None if there are no such attempts, or if Argo
-    keeps the nodes in its database.
+    """The merge patch of a Workflow of which Argo creates no pods after `argo retry`, and the ids of the nodes whose
+    pods must be deleted first. None if there is nothing to repair, or if Argo keeps the nodes in its database.
 
-    The attempts are removed with their Retry node, which Argo makes again with the full backoffLimit or maxRestarts;
-    all other nodes stay. The patch is valid only for this version of the Workflow.
+    The patch removes nodes that Argo makes again: those of `left_by_argo_retry`, and what is below them. A replica that
+    had several attempts gets the full backoffLimit. The patch is valid only for this version of the Workflow.
     """
-    stuck = stuck_retries(typed(workflow)[0])
+    stuck = left_by_argo_retry(typed(workflow)[0])
     found, offloaded = raw(workflow)
     if offloaded or not stuck:
         return None

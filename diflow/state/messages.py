@@ -50,7 +50,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
         return f"is being stopped: {why}"
     if seen.is_stuck:
         return (
-            "Argo creates no more pods, as argo retry has left several attempts of a replica running: "
+            "Argo creates no more pods, as argo retry has reset only a part of the job: "
             f"repair it with `diflow retry {seen.name}`"
         )
     if not argo.get("phase"):

@@ -110,7 +110,7 @@ class Observation:
     `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
     the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
     task should run now (`JobState.running`). `health`: which replicas are silent, stalled or slow. `is_stuck`: Argo
-    creates no pods, because `argo retry` has set several attempts of a replica, or of a round, to Running.
+    creates no pods, because `argo retry` has kept what it should have removed.
     """
 
     name: str

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from diflow import keys
 from diflow.state.failures import Rules, Verdict
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import FULFILLED, Node
@@ -70,7 +71,7 @@ class Tree:
     newest: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
     """The last attempt of each member of the last round that Argo has recorded, of such a job."""
     is_stuck: bool = False
-    """Argo creates no pods, because `argo retry` has set several attempts of a replica, or of a round, to Running."""
+    """Argo creates no pods, because `argo retry` has kept what it should have removed (`left_by_argo_retry`)."""
 
     def is_done(self, member: str) -> bool:
         """Argo considers this member ended."""
@@ -114,8 +115,8 @@ def read_tree(
             says = node.message[:_LONGEST_SAID]
         is_pod = place.is_pod and node.type == "Pod"
         if is_pod:
-            # One that was rejected before it had a node never ran: another one was made at once, as with more memory.
-            moves += place.uncounted > 0 and (node.phase not in _FAILED or node.had_host)
+            # One that never had a node does not count: another one is made at once, as with more memory.
+            moves += place.uncounted > 0 and node.had_host
             idle[place.round] = idle.get(place.round, True) and not node.had_host
             # After a stop, Argo adds nodes for further attempts of the round, without pods.
             together[place.round] = max(together.get(place.round, 0), place.restart)
@@ -144,23 +145,39 @@ def read_tree(
         count=len(nodes),
         is_offloaded=is_offloaded,
         says=says,
-        is_stuck=bool(stuck_retries(nodes)),
+        is_stuck=bool(left_by_argo_retry(nodes)),
         **({} if rules is None else _endings(places, rules)),
     )
 
 
-def stuck_retries(nodes: Sequence[Node]) -> frozenset[str]:
-    """The names of the Retry nodes of which several attempts run. Argo creates an attempt when the one before has
-    ended, but `argo retry` sets all of them to Running, and Argo creates no pod for any of them then."""
+def left_by_argo_retry(nodes: Sequence[Node]) -> frozenset[str]:
+    """The names of the nodes that must go, with their descendants, so that Argo creates pods after `argo retry`.
+
+    `argo retry` resets only what failed. It keeps the leaf `superseded` of a DAG, which was skipped after all others
+    had ended: Argo looks at a DAG from its leaves, and no further than at one that has ended. And it sets all attempts of a
+    replica, or of a round, to Running, and not only the last one.
+    """
     running: dict[str, int] = {}
+    leaves: dict[str, str] = {}
+    unfinished: set[str] = set()
     for node in nodes:
-        place = node.place
-        if place is None or node.type != "DAG" or node.phase != "Running" or place.is_pod:
+        parent, _, task = node.name.rpartition(".")
+        if task == keys.TEMPLATE_SUPERSEDED and node.is_fulfilled and node.type in ("Skipped", "Suspend"):
+            leaves[parent] = node.name
+        elif node.phase != "Running":
             continue
-        if place.is_counted_attempt or (place.is_attempt_of_round and not place.task):
-            parent = node.name.rpartition("(")[0]
-            running[parent] = running.get(parent, 0) + 1
-    return frozenset(name for name, count in running.items() if count > 1)
+        elif node.type in ("TaskGroup", "Retry"):
+            unfinished.add(parent)
+        elif node.type == "DAG" and _is_attempt(node.place):
+            retry = node.name.rpartition("(")[0]
+            running[retry] = running.get(retry, 0) + 1
+    several = (name for name, count in running.items() if count > 1)
+    return frozenset(several) | {leaf for parent, leaf in leaves.items() if parent in unfinished}
+
+
+def _is_attempt(place: NodeName | None) -> bool:
+    """Whether it is an attempt of a replica, or of a round, that counts."""
+    return place is not None and (place.is_counted_attempt or (place.is_attempt_of_round and not place.task))
 
 
 def _endings(places: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules]) -> _Fields:

@@ -93,6 +93,8 @@ class _Attempt:
     name: str
     groups: dict[str, _Group] = field(default_factory=dict)
     phase: str = "Running"
+    is_blocked: bool = False
+    """Its leaf has ended, and Argo looks no further: `argo retry` has kept it."""
 
 
 @dataclass
@@ -282,6 +284,7 @@ class FakeCluster:
         for round_ in tree.rounds.values():
             round_.phase = "Running"
             for attempt in round_.attempts:
+                attempt.is_blocked = attempt.phase in _DONE
                 attempt.phase = "Running"
             for group in (group for attempt in round_.attempts for group in attempt.groups.values()):
                 for member in (member for member in group.members.values() if member.phase != "Succeeded"):
@@ -482,7 +485,7 @@ class FakeCluster:
         if not round_.attempts:
             round_.attempts.append(_Attempt(round_.name if live.round_limit is None else f"{round_.name}(0)"))
         attempt = round_.attempts[-1]
-        if _is_stuck(round_.attempts):
+        if _is_stuck(round_.attempts) or attempt.is_blocked:
             return
         for task in live.tasks:
             group = attempt.groups.setdefault(task, _Group(f"{attempt.name}.{task}"))
@@ -934,6 +937,8 @@ def _drop_removed(tree: _Tree, nodes: Json) -> None:
     for position, round_ in list(tree.rounds.items()):
         if _is_stuck(round_.attempts) and round_.name not in nodes:
             del tree.rounds[position]
+        for attempt in round_.attempts:
+            attempt.is_blocked = attempt.is_blocked and f"{attempt.name}.superseded" in nodes
         for group in (group for attempt in round_.attempts for group in attempt.groups.values()):
             for text, member in list(group.members.items()):
                 if _is_stuck(member.tries) and member.name not in nodes:
@@ -953,6 +958,8 @@ def _nodes(job: str, tree: _Tree) -> Iterator[tuple[str, Json]]:
         for attempt in round_.attempts:
             if retried:
                 yield node(attempt.name, "DAG", attempt.phase)
+            if attempt.is_blocked:
+                yield node(f"{attempt.name}.superseded", "Skipped", "Skipped")
             for group in attempt.groups.values():
                 yield node(group.name, "TaskGroup", group.phase)
                 for member in group.members.values():

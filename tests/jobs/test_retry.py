@@ -189,3 +189,16 @@ def test_nodes_that_nobody_could_read_do_not_hinder_the_repair() -> None:
     answer = repair(workflow)
     assert answer is not None
     assert set(answer[0]["status"]["nodes"].values()) == {None}
+
+
+def test_the_leaf_that_argo_retry_keeps_is_removed() -> None:
+    job = SeenJob("job", learner=1)
+    for name, kind, phase in (
+        ("", "DAG", "Running"), (".round(0:1)", "DAG", "Running"), (".round(0:1).learner", "TaskGroup", "Running"),
+        (".round(0:1).superseded", "Skipped", "Skipped"),
+    ):  # fmt: skip
+        job.node(name, kind=kind, phase=phase)
+    workflow = job.workflow()
+    assert repair(workflow) == ({"status": {"nodes": {"id-job.round(0:1).superseded": None}}}, set())
+    workflow["status"]["nodes"]["id-job.round(0:1).learner"]["phase"] = "Succeeded"
+    assert repair(workflow) is None, "the round is about to end"

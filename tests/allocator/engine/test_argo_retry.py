@@ -107,3 +107,14 @@ def test_what_an_owner_forges_costs_one_write_of_its_own_workflow(at: Lab) -> No
     at.rest()
     assert len(at.cluster.running("job")) == 2
     assert [reason for reason, _ in at.events("job")].count("Repaired") <= 1
+
+
+def test_a_job_of_which_no_replica_was_started_again_is_repaired_too(at: Lab) -> None:
+    at.cluster.submit(job("job", task(cpu="2"), backoff_limit=0))
+    at.begin()
+    at.until(lambda: len(at.cluster.running("job")) == 1, "it runs")
+    at.cluster.finish(at.cluster.of("job")["worker-0"]["metadata"]["name"], code=1)
+    at.until(lambda: at.cluster.phase("job") == "Failed", "it failed", seconds=120)
+    at.cluster.retry_as_argo_does("job")
+    at.until(lambda: len(at.cluster.running("job")) == 1, "it runs again", seconds=120)
+    assert at.cluster.problems == []
