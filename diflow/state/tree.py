@@ -154,8 +154,8 @@ def left_by_argo_retry(nodes: Sequence[Node]) -> frozenset[str]:
     """The names of the nodes that must go, with their descendants, so that Argo creates pods after `argo retry`.
 
     `argo retry` resets only what failed. It keeps the leaf `superseded` of a DAG, which was skipped after all others
-    had ended: Argo looks at a DAG from its leaves, and no further than at one that has ended. And it sets all attempts of a
-    replica, or of a round, to Running, and not only the last one.
+    had ended: Argo looks at a DAG from its leaves, and no further than at one that has ended. It also sets all attempts
+    of a replica, or of a round, to Running, and not only the last one.
     """
     running: dict[str, int] = {}
     leaves: dict[str, str] = {}
