@@ -56,7 +56,13 @@ class Live:
             return run(*arguments, "-n", self.namespace)
 
     def submit(self, job: DIJob) -> str:
-        """Submit the rendered YAML with `argo submit`, as a user of Argo does. Returns the job's name."""
+        """Submit the rendered YAML with `argo submit`, as a user of Argo does. Returns the job's name.
+
+        It replaces a Workflow that the first try of a test left.
+        """
+        if self.api.find(WORKFLOW, job.name, namespace=self.namespace) is not None:
+            self.kubectl("delete", "workflow", job.name)
+            wait_until("nothing is left of an earlier one", lambda: not self.pods(job.name))
         self.argo("submit", "-", stdin=to_yaml(job))
         return job.name
 

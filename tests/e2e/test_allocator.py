@@ -7,6 +7,7 @@ Placement is tried on fake nodes, which are Kubernetes' and Argo's own business 
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -353,11 +354,12 @@ def test_restarts_are_counted_over_all_replicas(live: Live) -> None:
 
 
 def test_jobs_that_are_retried_with_argo_run_again_with_their_full_limit(live: Live) -> None:
-    fails = f"{live.is_open('repaired')} || exit 3"
+    gate = f"repaired-{secrets.token_hex(2)}"  # that of an earlier try is open already
+    fails = f"{live.is_open(gate)} || exit 3"
     names = [
         submit(
             live,
-            job(task("none", fails, name="worker"), task("none", live.until_open("repaired"), name="other"),
+            job(task("none", fails, name="worker"), task("none", live.until_open(gate), name="other"),
                 name=f"repaired-{kind}", scheduling="gang", backoff_limit=1, preemptible=kind == "together"),
         )
         for kind in ("alone", "together")
@@ -365,7 +367,7 @@ def test_jobs_that_are_retried_with_argo_run_again_with_their_full_limit(live: L
     for name in names:
         assert live.ended(name) == "Failed"
         assert status(live, name).restarts == 1
-    live.open("repaired")
+    live.open(gate)
     for name in names:
         live.argo("retry", name)
     for name in names:

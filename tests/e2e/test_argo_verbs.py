@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import urllib.request
 from typing import Any
 
@@ -77,22 +78,24 @@ def test_terminate_ends_the_job_at_once(live: Live) -> None:
 
 
 def test_suspend_and_resume(live: Live) -> None:
-    failing = f"{live.is_open('suspended')} || exit 3"
+    gate = f"suspended-{secrets.token_hex(2)}"  # that of an earlier try is open already
+    failing = f"{live.is_open(gate)} || exit 3"
     name = live.submit(job(task("learner", failing), name="suspended", backoff_limit=200))
     live.argo("suspend", name)
     wait_until("it is suspended", lambda: live.workflow(name)["spec"].get("suspend"))
     wait_until("its last attempt is over", lambda: nothing_runs(live, name))
-    live.open("suspended")
+    live.open(gate)
     wait_until("Argo has it", lambda: live.workflow(name).get("status", {}).get("phase") == "Running")
     live.argo("resume", name)
     assert live.ended(name) == "Succeeded"
 
 
 def test_retry_runs_what_failed_again(live: Live) -> None:
-    failing = f"{live.is_open('retried')} || exit 3"
+    gate = f"retried-{secrets.token_hex(2)}"  # that of an earlier try is open already
+    failing = f"{live.is_open(gate)} || exit 3"
     name = live.submit(job(task("learner", RUN), task("collector", failing), name="retried", backoff_limit=0))
     assert live.ended(name) == "Failed"
-    live.open("retried")
+    live.open(gate)
     live.argo("retry", name)
     wait_until(
         "the collector succeeded",
@@ -104,10 +107,11 @@ def test_retry_runs_what_failed_again(live: Live) -> None:
 
 
 def test_diflow_retry_repairs_what_argo_retry_leaves(live: Live) -> None:
-    failing = f"{live.is_open('mended')} || exit 3"
+    gate = f"mended-{secrets.token_hex(2)}"  # that of an earlier try is open already
+    failing = f"{live.is_open(gate)} || exit 3"
     name = live.submit(job(task("learner", failing), name="left", backoff_limit=1))
     assert live.ended(name) == "Failed"
-    live.open("mended")
+    live.open(gate)
     live.argo("retry", name)
     wait_until("its status says it", lambda: f"`diflow retry {name}`" in status(live, name).message)
     retry(name, namespace=live.namespace, cluster=live.api)
