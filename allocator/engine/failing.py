@@ -82,7 +82,8 @@ def consequence(
                 return Consequence(
                     stop=f"{_failed(ending)}, after {many} were left out for this job: the nodes are not the reason"
                 )
-            code = ending.message.partition(": ")[2] or ending.message
+            end = ending.message.partition(": ")[2] or ending.message
+            code = f"node check, {end}" if is_of_node_check(ending) else end
             excluded = excluded.without(
                 ending.host,
                 reason=f"{ending.replica}: {code}",

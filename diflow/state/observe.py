@@ -309,7 +309,8 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
     told = exit_code is not None or "exit code" in message or (host != "" and failures.is_uncounted(argos))
     ran = phase == "Running" or (ended and (phase == "Succeeded" or told))
     placed = created if host or ran else ""
-    ready = created if ran else ""
+    # A node check that fails ends the pod before its work begins.
+    ready = created if ran and not argos.startswith(f"{keys.CHECK_CONTAINER}: ") else ""
     is_ready = phase == "Running"
     is_ending = False
     result = ""
@@ -335,7 +336,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
                 message = message or _ending(status, terminated)
         exit_code = exit_code if exit_code is not None else nodes.exit_code(terminated.get("exitCode"))
         ready = _since(conditions.get("Ready")) or _started(main) or ("" if not ended else ready)
-        if phase == "Running" and not is_ready and not conditions.get("Ready"):
+        if main.get("waiting") or (phase == "Running" and not is_ready and not conditions.get("Ready")):
             ready = ""
     return Attempt(
         round=place.round,
