@@ -26,8 +26,8 @@ from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.health import HealthWatch
 from diflow.allocator.engine.lease_requests import LeaseRequests
+from diflow.allocator.engine.picture import Picture
 from diflow.allocator.engine.planner import Planner
-from diflow.allocator.engine.planning import Picture
 from diflow.allocator.engine.problems import Problems
 from diflow.allocator.engine.reconciler import Reconciler
 from diflow.allocator.engine.seal import Seal

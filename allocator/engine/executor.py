@@ -13,9 +13,10 @@ from typing import Any
 import structlog
 
 from diflow import keys
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import NextPart, Note, Write, rebased
-from diflow.allocator.engine.reconcile import Job, timestamp
 from diflow.allocator.engine.records import Identity, read_workflow
+from diflow.durations import timestamp
 from diflow.errors import (
     ConflictError,
     DiflowError,

@@ -22,12 +22,13 @@ from diflow import keys
 from diflow.allocator.engine import patches
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
-from diflow.allocator.engine.reconcile import Job, next_round, timestamp
 from diflow.allocator.engine.records import JobRead, PodRead
+from diflow.allocator.engine.rounds import next_round
 from diflow.allocator.health.judging import Deadlines, Floats, slow_nodes
 from diflow.allocator.health.verdict import Samples, Signs, Verdict, judge
-from diflow.durations import span
+from diflow.durations import span, timestamp
 from diflow.figures import counted
 from diflow.job import Health
 from diflow.state import signals, untrusted

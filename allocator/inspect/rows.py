@@ -21,7 +21,7 @@ from diflow.allocator.policies.waiting import start_order
 from diflow.figures import counted, named
 
 if TYPE_CHECKING:
-    from diflow.allocator.engine.reconcile import Job
+    from diflow.allocator.engine.job import Job
     from diflow.allocator.inspect.observer import Seen
 
 Amounts = dict[str, float]
