@@ -26,8 +26,10 @@ from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.health import HealthWatch
 from diflow.allocator.engine.lease_requests import LeaseRequests
+from diflow.allocator.engine.node_pools import NodePools
 from diflow.allocator.engine.picture import Picture
 from diflow.allocator.engine.planner import Planner
+from diflow.allocator.engine.priors import Priors
 from diflow.allocator.engine.problems import Problems
 from diflow.allocator.engine.reconciler import Reconciler
 from diflow.allocator.engine.seal import Seal
@@ -104,13 +106,14 @@ class Allocator:
         """When the loop last made progress, on the clock: for health checks."""
         self.seal = Seal(cluster, namespace=settings.namespace)
         self.caches = Caches(cluster, settings, on_change=self._on_cache_change, seal=self.seal, **(reflecting or {}))
+        pools = NodePools(self.caches.nodes, settings.pools.label)
         self.executor = Executor(
             cluster,
             elector,
             on_response=self.caches.apply_write_response,
             progress=self._progress,
             sign=self.seal.sign,
-            mark=lambda text: self.applications.mark(text),  # noqa: PLW0108 - it is made below
+            mark=pools.mark,
             workers=settings.writers,
             clock=clock,
             wall=wall,
@@ -122,9 +125,8 @@ class Allocator:
             cluster,
             elector,
             jobs=self.caches.workflows,
-            nodes=self.caches.nodes,
             ended=self.ended_jobs.workflows,
-            pool_label=settings.pools.label,
+            pools=pools,
             namespace=settings.watched_namespace,
             wall=wall,
             **{"clock": clock, **(reflecting or {})},
@@ -143,7 +145,7 @@ class Allocator:
             on_due=self.ask,
             clock=clock,
             wall=wall,
-            inherit=self.applications.profile,
+            inherit=Priors(self.applications.config_maps, pools, clock=clock).profile,
         )
         self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
         self._problems = Problems(self.executor)
