@@ -199,11 +199,6 @@ def job_rows(seen: Seen) -> list[JobRow]:
     return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
 
 
-def waiting_rows(seen: Seen) -> list[JobRow]:
-    """The jobs that have no place, in the order of start."""
-    return [row for row in job_rows(seen) if row.is_waiting]
-
-
 def node_rows(seen: Seen) -> list[NodeRow]:
     """The nodes by name."""
     taken = used(seen.state)
