@@ -144,34 +144,17 @@ class Planner:
                 shown = self._picture(state, now, lapsed, keep_cordoned=True)
                 plan, more, trouble = self._ask(shown.snapshot)
                 spent += more
-            worst, is_known = None, True
-            if has_raised(trouble, self.policy.name):
-                worst, is_known = self._at_fault(state, shown, now, lapsed)
-            if worst is not None:
-                at_fault.append(worst)
-                self._leave_out(worst, trouble, now)
-            elif trouble and is_known:
-                self._standings.left_out.remove(at_fault)  # the policy fails whichever jobs there are
-            if trouble and (worst is None or turn == MOST_CULPRITS):
+            if trouble:
+                worst = self._isolate(state, shown, now, lapsed, trouble=trouble, at_fault=at_fault)
+                if worst is not None and turn < MOST_CULPRITS:
+                    continue
                 self.last, self.last_trouble = (shown, plan), trouble
                 self._record(shown.snapshot, plan)
                 self._report_failure(trouble)
                 return spent, False
-            if worst is not None:
-                continue
-            failed: list[tuple[Job, Exception]] = []
-            free, use = plan_writes(
-                shown,
-                plan,
-                now=now,
-                limit_seconds=self._settings.placement_limit_seconds,
-                capacity=free_now(self._view.capacity(state), state.jobs.values(), now),
-                failed=lambda job, error: failed.append((job, error)),  # noqa: B023 (called before the next turn)
-            )
-            if not failed:
+            writes = self._writes_of(shown, plan, state, now)
+            if writes is not None:
                 break
-            for job, error in failed:
-                self._leave_out(job, error, now)
         else:
             raise InvalidError("no plan can be written, whichever jobs are left out")
         self.last, self.last_trouble = (shown, plan), ""
@@ -185,7 +168,25 @@ class Planner:
             waiting=int((plan.action == int(Action.WAIT)).sum()),
             seconds=round(spent, 4),
         )
-        return spent, self._write(free, use, shown, plan, state)
+        return spent, self._write(*writes, shown, plan, state)
+
+    def _writes_of(
+        self, shown: Picture, plan: Plan, state: ClusterState, now: float
+    ) -> tuple[list[Write], list[Write]] | None:
+        """(the writes of the plan that free capacity, those that use it). None if those of a job cannot be built: it is
+        left out, and another plan is needed, as others may depend on the capacity that it frees."""
+        failed: list[tuple[Job, Exception]] = []
+        writes = plan_writes(
+            shown,
+            plan,
+            now=now,
+            limit_seconds=self._settings.placement_limit_seconds,
+            capacity=free_now(self._view.capacity(state), state.jobs.values(), now),
+            failed=lambda job, error: failed.append((job, error)),
+        )
+        for job, error in failed:
+            self._leave_out(job, error, now)
+        return None if failed else writes
 
     def _write(self, free: list[Write], use: list[Write], shown: Picture, plan: Plan, state: ClusterState) -> bool:
         """Send the writes of a plan, and texts of decisions last. Returns whether there were any."""
@@ -223,7 +224,23 @@ class Planner:
         log.error("left out of plans", job=job.key, why=str(error))
         self._standings.left_out.add(job, error, now=now)
 
-    def _at_fault(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
+    def _isolate(
+        self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed, *, trouble: str, at_fault: list[Job]
+    ) -> Job | None:
+        """Leave out the job without which the policy would not have failed with this `trouble`, and add it to those
+        `at_fault` so far. None if there is none; then all of them are planned again."""
+        if not has_raised(trouble, self.policy.name):
+            self._standings.left_out.remove(at_fault)
+            return None
+        worst, is_known = self._culprit(state, shown, now, lapsed)
+        if worst is not None:
+            at_fault.append(worst)
+            self._leave_out(worst, trouble, now)
+        elif is_known:
+            self._standings.left_out.remove(at_fault)  # the policy fails whichever jobs there are
+        return worst
+
+    def _culprit(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
         """(the job without which the policy does not fail, if there is one; whether the search ended in time)."""
         ends = self._clock() + self._settings.policy_seconds
         kept = Standings()  # of its own, as the jobs that are not in a sample must not count as gone
