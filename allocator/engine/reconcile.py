@@ -326,7 +326,7 @@ def _without_place(job: Job, now: float) -> list[Write]:
 def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
     """End the pods of silent and stalled replicas, as `health.py` has decided. Argo makes them again, which is not
     counted; they get their places back."""
-    health, found = job.read.health, job.read.found
+    health, found = job.read.health, job.read.health_state
     if health is None or health.action != "restart" or found is None or found.round != job.read.current:
         return []
     stop = found.stop

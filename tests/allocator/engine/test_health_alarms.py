@@ -160,7 +160,7 @@ def looks(
         for write in executor.writes[known:]:
             annotations = write.body["metadata"]["annotations"]
             of = by_key[write.job]
-            of.read = replace(of.read, found=HealthState.parse(annotations[keys.HEALTH]))
+            of.read = replace(of.read, health_state=HealthState.parse(annotations[keys.HEALTH]))
         known = len(executor.writes)
         yield clock.now, executor.writes
         for training in trainings:
