@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 _STEPS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -14,6 +14,11 @@ def age(since: str, *, now: datetime, until: str = "") -> str:
         return "-"
     end = datetime.fromisoformat(until) if until else now
     return span((end - datetime.fromisoformat(since)).total_seconds())
+
+
+def timestamp(seconds: float) -> str:
+    """A Unix time as Kubernetes writes it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def span(seconds: float) -> str:

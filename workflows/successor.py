@@ -11,9 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import yaml
-
-from diflow import keys, names
+from diflow import documents, keys, names
 from diflow.errors import InvalidError
 from diflow.state import chain
 from diflow.state.observe import observe
@@ -51,7 +49,7 @@ def successor(
     """
     try:
         return _successor(workflow, name, parameters, annotations)
-    except (TypeError, ValueError, AttributeError, KeyError, yaml.YAMLError) as error:
+    except (TypeError, ValueError, AttributeError, KeyError, InvalidError, RecursionError) as error:
         raise InvalidError(f"the Workflow is not as diflow wrote it, and cannot be continued ({error})") from None
 
 
@@ -144,7 +142,8 @@ def _make_tokens_for(job: str, volume: Json) -> None:
 
 def _service(manifest: str, job: str) -> str:
     """Select only this part's pods, though all have the job's label."""
-    service = yaml.safe_load(manifest)
+    (document,) = documents.read(manifest)  # a user may have edited the text: its size counts with all aliases
+    service = document.data
     service["metadata"]["labels"][keys.JOB] = job
     service["spec"]["selector"] = {keys.JOB: job, _ARGO_WORKFLOW: "{{workflow.name}}"}
     return dump_yaml(service)

@@ -11,8 +11,8 @@ from typing import Any
 from diflow import keys
 from diflow.allocator.engine import records
 from diflow.allocator.engine.access import NamespaceRule
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.queues import QueueFile, read_file
-from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead
 from diflow.allocator.engine.seal import Seal
 from diflow.allocator.engine.settings import AllocatorSettings

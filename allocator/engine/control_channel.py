@@ -17,10 +17,10 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from diflow import keys
+from diflow.durations import timestamp
 from diflow.errors import ConflictError, DiflowError, NotFoundError, UnauthorizedError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, LEASE, Kind
@@ -174,8 +174,7 @@ _CLOCKS_SECONDS: Final = 5.0
 def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> tuple[str, str]:
     """Pause the allocator. Returns (the annotation: who, when, why; the annotation before)."""
     before = _paused(cluster, namespace=namespace)
-    moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    text = f"{whoami(cluster)} at {moment}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
+    text = f"{whoami(cluster)} at {timestamp(now)}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
     annotate(cluster, PAUSED, text, namespace=namespace)
     return text, before
 

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from diflow import keys
-from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.records import NodeRead
 from diflow.errors import DiflowError, LostLeadershipError
 from diflow.kube.api import Cluster

@@ -26,8 +26,10 @@ from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.health import HealthWatch
 from diflow.allocator.engine.lease_requests import LeaseRequests
+from diflow.allocator.engine.node_pools import NodePools
+from diflow.allocator.engine.picture import Picture
 from diflow.allocator.engine.planner import Planner
-from diflow.allocator.engine.planning import Picture
+from diflow.allocator.engine.priors import Priors
 from diflow.allocator.engine.problems import Problems
 from diflow.allocator.engine.reconciler import Reconciler
 from diflow.allocator.engine.seal import Seal
@@ -104,13 +106,14 @@ class Allocator:
         """When the loop last made progress, on the clock: for health checks."""
         self.seal = Seal(cluster, namespace=settings.namespace)
         self.caches = Caches(cluster, settings, on_change=self._on_cache_change, seal=self.seal, **(reflecting or {}))
+        pools = NodePools(self.caches.nodes, settings.pools.label)
         self.executor = Executor(
             cluster,
             elector,
             on_response=self.caches.apply_write_response,
             progress=self._progress,
             sign=self.seal.sign,
-            mark=lambda text: self.applications.mark(text),  # noqa: PLW0108 - it is made below
+            mark=pools.mark,
             workers=settings.writers,
             clock=clock,
             wall=wall,
@@ -122,9 +125,8 @@ class Allocator:
             cluster,
             elector,
             jobs=self.caches.workflows,
-            nodes=self.caches.nodes,
             ended=self.ended_jobs.workflows,
-            pool_label=settings.pools.label,
+            pools=pools,
             namespace=settings.watched_namespace,
             wall=wall,
             **{"clock": clock, **(reflecting or {})},
@@ -143,7 +145,7 @@ class Allocator:
             on_due=self.ask,
             clock=clock,
             wall=wall,
-            inherit=self.applications.profile,
+            inherit=Priors(self.applications.config_maps, pools, clock=clock).profile,
         )
         self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
         self._problems = Problems(self.executor)
@@ -201,48 +203,57 @@ class Allocator:
         self.woke = self._timers.cycled = began = self._clock()
         made = self.executor.made
         trouble = self.caches.trouble()
-        state = self._view.state() if not trouble else ClusterState({}, {}, ())
-        spent = 0.0
-        if not trouble:
-            self.executor.keep(state.jobs)
-            expired = self._timers.expire(state, self._view.capacity(state))
-            planned = ", ".join([*filter(None, [planned]), *expired])
-            if self._takeover.run(state):
-                state = self._view.state()
-            self._problems.report(state, self._planner.left_out())
-            state = self._reconciler.run(state, planned_ago=self._planner.planned_ago)
-            if self.health.run(state, is_paused=bool(self.paused())):
-                state = self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
-            if planned and self.paused():
-                planned = ""
-            if planned:
-                self._cordons.run(state.jobs, state.nodes)
-            if planned:
-                spent, changed = self._planner.plan(state)
-                if left_out := self._planner.left_out():
-                    self._problems.report(state, left_out)
-                if changed or TOO_LATE in expired:
-                    self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
-            if self._takeover.is_unfinished:
-                self._reasons.is_dirty = True
-        else:
+        state, spent = ClusterState({}, {}, ()), 0.0
+        if trouble:
             if not self._in_trouble:
                 log.warning("nothing is decided", why=trouble)
             # The work remains when the caches are fresh again, even if nothing changes then.
             self.ask(planned or "the caches were old")
+            planned = ""
+        else:
+            state, planned, spent = self._work(planned)
         self._in_trouble = bool(trouble)
         cycle = Cycle(
-            planned=planned if not trouble else "",
+            planned=planned,
             seconds=self._clock() - began,
             policy_seconds=spent,
             writes=self.executor.made - made,
             jobs=len(state.jobs),
             trouble=trouble,
-            policy_trouble=self.last_trouble if planned and not trouble else "",
+            policy_trouble=self.last_trouble if planned else "",
             left_out_nodes=_left_out(state, self._reconciler.avoided.at(self._clock())),
         )
         self._on_cycle(cycle)
         return cycle
+
+    def _work(self, planned: str) -> tuple[ClusterState, str, float]:
+        """Reconcile, then plan if there is a reason and nobody has paused the allocator, then reconcile again.
+
+        Returns (the cluster state before the plan, the reasons of the plan or "", the seconds that the policy took).
+        """
+        state = self._view.state()
+        self.executor.keep(state.jobs)
+        expired = self._timers.expire(state, self._view.capacity(state))
+        reasons = [*filter(None, [planned]), *expired]
+        if self._takeover.run(state):
+            state = self._view.state()
+        self._problems.report(state, self._planner.left_out())
+        state = self._reconciler.run(state, planned_ago=self._planner.planned_ago)
+        if self.health.run(state, is_paused=bool(self.paused())):
+            state = self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
+        spent = 0.0
+        if reasons and self.paused():
+            reasons = []
+        if reasons:
+            self._cordons.run(state.jobs, state.nodes)
+            spent, changed = self._planner.plan(state)
+            if left_out := self._planner.left_out():
+                self._problems.report(state, left_out)
+            if changed or TOO_LATE in expired:
+                self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
+        if self._takeover.is_unfinished:
+            self._reasons.is_dirty = True
+        return state, ", ".join(reasons), spent
 
     @property
     def last(self) -> tuple[Picture, Plan] | None:

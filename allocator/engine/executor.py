@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,9 +13,10 @@ from typing import Any
 import structlog
 
 from diflow import keys
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import NextPart, Note, Write, rebased
-from diflow.allocator.engine.reconcile import Job, timestamp
 from diflow.allocator.engine.records import Identity, read_workflow
+from diflow.durations import timestamp
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -160,11 +162,12 @@ class Executor:
         except NotFoundError as error:
             log.debug("gone meanwhile", job=write.job, object=write.target.name, why=str(error))
             return False
-        except InvalidError as error:
+        except LostLeadershipError:
+            raise
+        except Exception as error:  # one faulty job must not stop the others
             # Patches contain the uid: the server calls one invalid if another object has that name now.
-            self.back_off(write.job, error)
-            return False
-        except UnavailableError as error:
+            if not isinstance(error, DiflowError):
+                log.error("cannot be written", job=write.job, trace=traceback.format_exc(limit=-4))
             self.back_off(write.job, error)
             return False
         if answer is None:

@@ -60,50 +60,41 @@ def consequence(
     for ending in endings if is_final else ():
         if ending.verdict.action == "FailJob":
             return Consequence(stop=f"{_failed(ending)}, which ends the job ({ending.verdict.rule})")
-    raised: dict[str, int] = {}
-    excluded, moved, said = read.excluded, set[tuple[str, int]](), list[str]()
-    reason = ""
+    draft = _Draft(read.excluded)
     for ending in endings:
+        stop = ""
         if ending.verdict.action == "MoreMemory":
-            stop, text = _more_memory(read, ending, raised, most_memory)
-            if stop:
-                return Consequence(stop=stop)
-            if text:
-                said.append(text)
-                reason = reason or "OutOfMemory"
+            stop = _more_memory(read, ending, draft, most_memory)
         elif ending.verdict.action == "Elsewhere" and ending.host and not _has_moved(read, ending, now):
-            numbers: list[str] = []
-            if is_of_node_check(ending):
-                if read.node_check is None or nodecheck.moves(read.excluded) >= read.node_check.max_moves:
-                    return Consequence(stop=f"{_failed(ending)}: its gang was placed again as often as it may")
-                numbers = [nodecheck.move(nodecheck.moves(read.excluded) + 1)]
-            if excluded.is_full(now) and ending.host not in excluded.at(now):
-                many = counted(MOST_EXCLUDED, "node")
-                return Consequence(
-                    stop=f"{_failed(ending)}, after {many} were left out for this job: the nodes are not the reason"
-                )
-            end = ending.message.partition(": ")[2] or ending.message
-            code = f"node check, {end}" if is_of_node_check(ending) else end
-            excluded = excluded.without(
-                ending.host,
-                reason=f"{ending.replica}: {code}",
-                source=SOURCE,
-                now=now,
-                attempts=[ending.attempt, *numbers],
-            )
-            moved.add((ending.task, ending.index))
-            said.append(f"{_failed(ending)}: {ending.host} is left out for this job")
-            reason = reason or "NodeLeftOut"
-    if not said:
+            stop = _elsewhere(read, ending, draft, now)
+        if stop:
+            return Consequence(stop=stop)
+    if not draft.texts:
         return Consequence()
-    more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    more = f"; and {len(draft.texts) - _NAMED} more" if len(draft.texts) > _NAMED else ""
     return Consequence(
-        memory={**read.memory, **raised} if raised else None,
-        excluded=excluded if excluded != read.excluded else None,
-        moved=frozenset(moved),
-        why="; ".join(said[:_NAMED]) + more,
-        reason=reason,
+        memory={**read.memory, **draft.memory} if draft.memory else None,
+        excluded=draft.excluded if draft.excluded != read.excluded else None,
+        moved=frozenset(draft.moved),
+        why="; ".join(draft.texts[:_NAMED]) + more,
+        reason=draft.reason,
     )
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The consequence while the failures are looked at, one after the other. `memory`: the new values, by task;
+    `reason`: that of the first failure."""
+
+    excluded: Exclusions
+    memory: dict[str, int] = field(default_factory=dict)
+    moved: set[tuple[str, int]] = field(default_factory=set)
+    texts: list[str] = field(default_factory=list)
+    reason: str = ""
+
+    def add(self, text: str, reason: str) -> None:
+        self.texts.append(text)
+        self.reason = self.reason or reason
 
 
 def _open(read: JobRead, running: Mapping[str, tuple[int, ...]]) -> Iterator[Ending]:
@@ -127,27 +118,47 @@ def _has_moved(read: JobRead, ending: Ending, now: float) -> bool:
     return ending.host in read.excluded.at(now) and not has_place
 
 
-def _more_memory(read: JobRead, ending: Ending, raised: dict[str, int], most_memory: int | None) -> tuple[str, str]:
-    """(why the job ends, what follows for people) from a replica that ran out of memory; adds to `raised`."""
+def _elsewhere(read: JobRead, ending: Ending, draft: _Draft, now: float) -> str:
+    """Leave out the node of a failure. Returns why the job ends instead, or ""."""
+    attempts = [ending.attempt]
+    if is_of_node_check(ending):
+        moves = nodecheck.moves(read.excluded)
+        if read.node_check is None or moves >= read.node_check.max_moves:
+            return f"{_failed(ending)}: its gang was placed again as often as it may"
+        attempts.append(nodecheck.move(moves + 1))
+    if draft.excluded.is_full(now) and ending.host not in draft.excluded.at(now):
+        many = counted(MOST_EXCLUDED, "node")
+        return f"{_failed(ending)}, after {many} were left out for this job: the nodes are not the reason"
+    end = ending.message.partition(": ")[2] or ending.message
+    code = f"node check, {end}" if is_of_node_check(ending) else end
+    draft.excluded = draft.excluded.without(
+        ending.host, reason=f"{ending.replica}: {code}", source=SOURCE, now=now, attempts=attempts
+    )
+    draft.moved.add((ending.task, ending.index))
+    draft.add(f"{_failed(ending)}: {ending.host} is left out for this job", "NodeLeftOut")
+    return ""
+
+
+def _more_memory(read: JobRead, ending: Ending, draft: _Draft, most_memory: int | None) -> str:
+    """Raise the memory of the next replicas of a task, one of which ran out of it. Returns why the job ends instead,
+    or ""."""
     role = next((role for role in read.roles if role.name == ending.task), None)
     has = read.memory.get(ending.task, 0)
     if role is None or not has:
-        return "", ""
+        return ""
     had = ending.memory or has
     most = min((bound for bound in (role.max_memory, most_memory) if bound is not None), default=None)
-    now = raised.get(ending.task, has)
+    now = draft.memory.get(ending.task, has)
     new = memory.after_out_of_memory(had, highest=now, asked=role.asked_memory, most=most)
     if max(now, new) <= had:
-        return f"{ending.replica} ran out of memory with {_mib(had)}, {_bound(role, had, most_memory)}", ""
-    if new <= now:
-        # It gets what another replica got before. A preemptible job restarts for it, as it does for each failure.
-        return "", f"{_out_of(ending, had)} {_mib(now)}" if read.is_preemptible else ""
-    raised[ending.task] = new
-    return "", f"{_out_of(ending, had)} {_mib(new)}"
-
-
-def _out_of(ending: Ending, had: int) -> str:
-    return f"{ending.replica} ran out of memory with {_mib(had)}: it starts again with"
+        return f"{ending.replica} ran out of memory with {_mib(had)}, {_bound(role, had, most_memory)}"
+    if new > now:
+        draft.memory[ending.task] = new
+    # Below `now` it gets what another replica got before: a preemptible job restarts for it, as for each failure.
+    if new > now or read.is_preemptible:
+        text = f"{ending.replica} ran out of memory with {_mib(had)}: it starts again with {_mib(max(now, new))}"
+        draft.add(text, "OutOfMemory")
+    return ""
 
 
 def _bound(role: Role, had: int, most_memory: int | None) -> str:

@@ -14,64 +14,47 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from diflow import keys
-from diflow.allocator.engine import patches
+from diflow.allocator.engine import health_inputs, patches
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.health_inputs import Replica
+from diflow.allocator.engine.health_texts import unheard_text, verdict_text
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
-from diflow.allocator.engine.reconcile import Job, next_round, timestamp
-from diflow.allocator.engine.records import JobRead, PodRead
-from diflow.allocator.health.judging import Deadlines, Floats, slow_nodes
-from diflow.allocator.health.verdict import Samples, Signs, Verdict, judge
-from diflow.durations import span
-from diflow.figures import counted
+from diflow.allocator.engine.rounds import next_round
+from diflow.allocator.health.judging import Deadlines, slow_nodes
+from diflow.allocator.health.verdict import Samples, Verdict, judge
+from diflow.durations import timestamp
 from diflow.job import Health
-from diflow.state import signals, untrusted
 from diflow.state.health import HealthState, Stop
-from diflow.state.memo import MIB, remembered
-from diflow.state.signals import NEVER, Signals
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks at all jobs."""
 STATES: Final = ("silent", "stalled", "slow")
 """By which jobs are counted: the first one that is true of a job."""
 _BETWEEN_WRITES_SECONDS: Final = 30.0
-_MOST_NAMED: Final = 4
 _UNHEARD_SECONDS: Final = 300.0
 """A running job about which no server has written anything for longer is not judged."""
-_LONGEST: Final = 262_144
 
 log = structlog.get_logger("diflow.allocator")
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    task: str
-    index: int
-    pod: PodRead | None
-    is_done: bool = False
-
-    def __str__(self) -> str:
-        where = f" on {self.pod.host}" if self.pod is not None and self.pod.host else ""
-        return f"{self.task}-{self.index}{where}"
-
-
 @dataclass
 class _Track:
-    """What is kept of a job between looks."""
+    """What is kept of a job between looks. `inputs`: what the verdict was made from."""
 
     round: str
     samples: Samples
-    members: Sequence[_Rank] = ()
-    seen: tuple[object, ...] = ()
+    replicas: Sequence[Replica] = ()
+    inputs: tuple[object, ...] = ()
     verdict: Verdict = field(default_factory=Verdict)
     heard: float = 0.0
     """When the server wrote last, on its clock; 0 if it has written nothing of this round."""
     written: float = -math.inf
+    """When the annotation was written last, on the clock of this process."""
 
 
 class HealthWatch:
@@ -101,10 +84,10 @@ class HealthWatch:
         if self._has_jobs and self._clock() < self.due():
             return False
         self._looked, self._has_jobs = self._clock(), True
-        found = list(self._verdicts(state))
-        self._say_slow_nodes(found)
-        writes = [write for job, track in found for write in self._of_job(job, track, is_paused=is_paused)]
-        self.counts = Counter(_worst(track.verdict) for _, track in found if _worst(track.verdict))
+        judged = list(self._verdicts(state))
+        self._find_slow_nodes(judged)
+        writes = [write for job, track in judged if (write := self._write_of(job, track, is_paused=is_paused))]
+        self.counts = Counter(worst for _, track in judged if (worst := _worst(track.verdict)))
         if not writes:
             return False
         before = self._executor.made
@@ -122,138 +105,100 @@ class HealthWatch:
                     kept[job.key] = self._tracks[job.key]
                 continue
             try:
-                track = self._judged(job, _members(job))
+                track = self._judged(job)
             except Exception as error:  # one faulty job must not stop the others
                 log.error("cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
                 continue
             kept[job.key] = track
             yield job, track
-        self._tracks = {key: track for key, track in kept.items() if key in state.jobs}
+        self._tracks = kept
 
-    def _judged(self, job: Job, members: Sequence[_Rank]) -> _Track:
-        read = job.read
-        track = self._tracks.get(job.key)
+    def _judged(self, job: Job) -> _Track:
+        """The track of a job with its present verdict."""
+        read, track = job.read, self._tracks.get(job.key)
         tasks = tuple(read.running(role.name) for role in read.roles)
         if track is None or track.round != read.current or track.samples.tasks != tasks:
             written = track.written if track is not None else -math.inf
             track = _Track(read.current, Samples(tasks), written=written)
-        pods = tuple(member.pod for member in members)
-        seen = (read.profilings, read.health, pods)
-        track.members = members
-        if track.seen == seen:
+        track.replicas = replicas = health_inputs.replicas_of(job)
+        inputs = (read.profilings, read.health, tuple(replica.pod for replica in replicas))
+        if track.inputs == inputs:
             return track
-        track.seen = seen
-        said = _signals(read.profilings)
-        if said is None or said.round != read.current or read.health is None:
+        track.inputs = inputs
+        signals = health_inputs.signals_of(read.profilings)
+        if signals is None or signals.round != read.current or read.health is None:
             track.verdict, track.heard = Verdict(), 0.0
             return track
-        track.heard = float(said.at)
-        began = _began(members)
-        signs = _signs(said, len(members))
+        track.heard = float(signals.at)
+        began, signs = health_inputs.began(replicas), health_inputs.signs(signals, len(replicas))
         track.samples.add(signs, began)
-        was = read.found.slow if read.found is not None and read.found.round == read.current else {}
+        state = read.health_state
         track.verdict = judge(
             signs,
             began,
             tasks,
             deadlines(read.health),
             samples=track.samples,
-            was_slow=frozenset(was),
-            done=_done(members),
+            was_slow=frozenset(state.slow if state is not None and state.round == read.current else ()),
+            done=health_inputs.done(replicas),
         )
         return track
 
-    def _of_job(self, job: Job, track: _Track, *, is_paused: bool) -> list[Write]:
+    def _write_of(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
+        """The next write for a job, None if there is none."""
         try:
-            return list(self._writes(job, track, is_paused=is_paused))
+            write = self._next_write(job, track, is_paused=is_paused)
         except Exception as error:  # one faulty job must not stop the others
             log.error("cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
-            return []
+            return None
+        if write is not None:
+            track.written = self._clock()
+        return write
 
-    def _writes(self, job: Job, track: _Track, *, is_paused: bool) -> Iterator[Write]:
-        read, verdict = job.read, track.verdict
-        assert read.health is not None
-        members = track.members
-        before = read.found or HealthState(read.current)
-        is_new = before.round != read.current
-        known = HealthState(read.current, restarts=before.restarts) if is_new else before
-        if _is_under_way(known, members):
-            return
-        now = self._wall()
-        unheard = _is_unheard(track, now)
-        why = self._text(read, verdict, members, before.restarts)
-        if unheard:
-            why = f"not judged: for {span(_UNHEARD_SECONDS)} no server has written what it reports: check diflow-server"
-        found = replace(
-            known,
-            round=read.current,
+    def _next_write(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
+        read, verdict, health = job.read, track.verdict, job.read.health
+        assert health is not None
+        before = read.health_state or HealthState(read.current)
+        if before.round != read.current:
+            before = HealthState(read.current, restarts=before.restarts)
+        if _is_restarting(before, track.replicas):
+            return None
+        found = self._found(health, before, track)
+        may_restart = health.action == "restart" and before.restarts < health.max_restarts and not is_paused
+        if may_restart and verdict.restart and not found.is_unheard:
+            restart = _restart(job, found, track, now=self._wall())
+            if restart is not None:
+                return restart
+        if _as_sets(found) == _as_sets(before) or self._clock() - track.written < _BETWEEN_WRITES_SECONDS:
+            return None
+        note = Note("Unhealthy", found.why, is_warning=True)
+        if not found.why:
+            if not verdict.is_proven:
+                return None  # replicas that began again have not shown yet that they advance
+            found, note = replace(found, stop=None), Note("Healthy", "all replicas advance again")
+        return patches.change_job(read, annotations={keys.HEALTH: found.text()}, note=note)
+
+    def _found(self, health: Health, before: HealthState, track: _Track) -> HealthState:
+        """What was found of a job now. `before`: what was written of its round."""
+        now, verdict = self._wall(), track.verdict
+        is_unheard = _is_unheard(track, now)
+        text = verdict_text(health, verdict, track.replicas, restarts=before.restarts, slow_nodes=self.slow_nodes)
+        return replace(
+            before,
             time=timestamp(now),
-            why=why,
+            why=unheard_text(_UNHEARD_SECONDS) if is_unheard else text,
             silent=verdict.silent,
             stalled=verdict.stalled,
             behind=verdict.behind,
             slow=dict(verdict.slow),
-            is_unheard=unheard,
+            is_unheard=is_unheard,
         )
-        may = read.health.action == "restart" and before.restarts < read.health.max_restarts and not is_paused
-        if (
-            may
-            and verdict.again
-            and not unheard
-            and (restart := _restart(job, found, verdict, members, now=now)) is not None
-        ):
-            track.written = self._clock()
-            yield restart
-            return
-        if _sets(found) == _sets(known):
-            return
-        if self._clock() - track.written < _BETWEEN_WRITES_SECONDS:
-            return
-        if not why:
-            if not verdict.is_proven:
-                return  # replicas that began again have not shown yet that they advance
-            found = replace(found, stop=None)
-        track.written = self._clock()
-        note = Note("Unhealthy", why, is_warning=True) if why else Note("Healthy", "all replicas advance again")
-        yield patches.change_job(read, annotations={keys.HEALTH: found.text()}, note=note)
 
-    def _text(self, read: JobRead, verdict: Verdict, members: Sequence[_Rank], restarts: int) -> str:
-        assert read.health is not None
-        parts = []
-        if verdict.silent:
-            parts.append(
-                f"no sign of life for {span(read.health.heartbeat_seconds)}: {_named(verdict.silent, members)}"
-            )
-        if verdict.stalled:
-            seconds = read.health.first_progress_seconds if verdict.is_before_first else read.health.progress_seconds
-            parts.append(f"no step for {span(seconds)}: {_named(verdict.stalled, members)}")
-        if verdict.behind:
-            parts.append(f"the others wait for {_named(verdict.behind, members)}")
-        if verdict.slow:
-            parts.append(self._slow_text(verdict, members))
-        if verdict.hanging and read.health.action == "restart" and restarts >= read.health.max_restarts:
-            parts.append(f"not restarted again, after {counted(restarts, 'restart')} (maxRestarts)")
-        return "; ".join(parts)
-
-    def _slow_text(self, verdict: Verdict, members: Sequence[_Rank]) -> str:
-        first = sorted(verdict.slow, key=lambda rank: (-verdict.slow[rank], rank))
-        out = []
-        for rank in first[:_MOST_NAMED]:
-            factor = verdict.slow[rank]
-            times = f"{factor:.1f} times slower than" if math.isfinite(factor) else "making no step, unlike"
-            member = members[rank]
-            jobs = len(self.slow_nodes.get(member.pod.host if member.pod is not None else "", ()))
-            out.append(
-                f"{member} is {times} the median of the others" + (f" ({jobs} jobs are slow there)" if jobs else "")
-            )
-        more = len(first) - len(out)
-        return ", ".join(out) + (f", and {more} more" if more > 0 else "")
-
-    def _say_slow_nodes(self, found: Sequence[tuple[Job, _Track]]) -> None:
+    def _find_slow_nodes(self, judged: Sequence[tuple[Job, _Track]]) -> None:
         """Find the nodes on which several jobs are slow. The Event of a node does not name the jobs."""
         slow = slow_nodes(
-            {_names(job): _hosts(track.members, track.verdict.slow) for job, track in found},
-            {_names(job): _hosts(track.members, track.samples.compared()) for job, track in found},
+            {_names(job): _hosts(track.replicas, track.verdict.slow) for job, track in judged},
+            {_names(job): _hosts(track.replicas, track.samples.compared()) for job, track in judged},
         )
         for node in slow.keys() - self.slow_nodes.keys():
             text = f"node {node} is slow: {len(slow[node])} jobs have a replica there that is slower than its others"
@@ -284,86 +229,31 @@ def _names(job: Job) -> tuple[str, str]:
     return namespace, name
 
 
-def _hosts(members: Sequence[_Rank], ranks: Iterable[int]) -> list[str]:
-    pods = (members[rank].pod for rank in ranks)
+def _hosts(replicas: Sequence[Replica], ranks: Iterable[int]) -> list[str]:
+    pods = (replicas[rank].pod for rank in ranks)
     return [pod.host for pod in pods if pod is not None and pod.host]
 
 
-def _members(job: Job) -> list[_Rank]:
-    """The replicas that should run, by rank, with their present pods."""
-    latest = job.latest_restart()
-    pods = {
-        (pod.place.task, pod.place.index): pod
-        for pod in job.current_pods()
-        if pod.place is not None and pod.place.restart == latest
-    }
-    done = job.read.tree.is_done
-    return [_Rank(task, index, pods.get((task, index)), done(member)) for task, index, member in job.members()]
-
-
-def _done(members: Sequence[_Rank]) -> NDArray[np.bool_]:
-    return np.array([member.is_done for member in members], dtype=bool)
-
-
-def _sets(found: HealthState) -> tuple[object, ...]:
+def _as_sets(found: HealthState) -> tuple[object, ...]:
     """What makes another Event when it changes."""
     return found.silent, found.stalled, found.behind, set(found.slow), found.is_unheard
 
 
 def _is_unheard(track: _Track, now: float) -> bool:
     """Whether nothing is known of a job that has been running for a while, as no server writes it."""
-    began = [member.pod.began for member in track.members if member.pod is not None and member.pod.began]
+    began = [replica.pod.began for replica in track.replicas if replica.pod is not None and replica.pod.began]
     return bool(began) and now - max(track.heard, min(began)) > _UNHEARD_SECONDS
 
 
-def _began(members: Sequence[_Rank]) -> Floats:
-    """When each present pod began; `nan` for one that does not run, or is being ended."""
-    return np.array(
-        [
-            member.pod.began
-            if member.pod is not None
-            and member.pod.began > 0
-            and not (member.pod.is_stopping or member.pod.is_terminating)
-            else math.nan
-            for member in members
-        ]
-    )
-
-
-@remembered(most_bytes=8 * MIB)
-def _signals(text: str) -> Signals | None:
-    return signals.of(untrusted.mapping(text)) if len(text) <= _LONGEST else None
-
-
-def _is_under_way(found: HealthState, members: Sequence[_Rank]) -> bool:
+def _is_restarting(found: HealthState, replicas: Sequence[Replica]) -> bool:
     """Whether a restart that was decided has not ended all pods yet."""
     stop = found.stop
     return stop is not None and any(
-        member.pod is not None and stop.has(member.task, member.index, member.pod.created) for member in members
+        replica.pod is not None and stop.has(replica.task, replica.index, replica.pod.created) for replica in replicas
     )
 
 
-def _signs(said: Signals, ranks: int) -> Signs:
-    """The signs of these ranks as arrays."""
-
-    def floats(values: Sequence[float], missing: float) -> Floats:
-        out = np.full(ranks, np.nan)
-        given = np.asarray(values[:ranks], dtype=np.float64)
-        out[: len(given)] = np.where(given == missing, np.nan, given)
-        return out
-
-    moved = floats(said.moved, NEVER)
-    return Signs(
-        at=float(said.at),
-        since=float(said.since),
-        heard=floats(said.heard, NEVER),
-        moved=moved,
-        steps=np.where(np.isfinite(moved), floats(said.steps, NEVER), np.nan),
-        work=floats(said.work, 0.0),
-    )
-
-
-def _restart(job: Job, found: HealthState, verdict: Verdict, members: Sequence[_Rank], *, now: float) -> Write | None:
+def _restart(job: Job, found: HealthState, track: _Track, *, now: float) -> Write | None:
     """Start the silent and stalled replicas again, and those that wait for them; None while the job changes anyway."""
     read, at = job.read, job.read.allocation
     if at is None or at.round != read.current or not at.is_placed or read.tree.failed(read.current):
@@ -378,23 +268,16 @@ def _restart(job: Job, found: HealthState, verdict: Verdict, members: Sequence[_
             return None
         counts = {role.name: read.running(role.name) for role in read.roles}
         return next_round(job, counts, at.nodes, now=now, annotations={keys.HEALTH: found.text()}, note=note)
-    pods = [(members[rank], pod) for rank in verdict.again if (pod := members[rank].pod) is not None]
-    if not pods:
+    replicas = [track.replicas[rank] for rank in track.verdict.restart]
+    created = [replica.pod.created for replica in replicas if replica.pod is not None]
+    if not created:
         return None
     stopping: dict[str, set[int]] = {}
-    for member, _ in pods:
-        stopping.setdefault(member.task, set()).add(member.index)
-    until = max(pod.created for _, pod in pods)
-    stop = Stop(until, {task: frozenset(indices) for task, indices in stopping.items()})
+    for replica in replicas:
+        if replica.pod is not None:
+            stopping.setdefault(replica.task, set()).add(replica.index)
+    stop = Stop(max(created), {task: frozenset(indices) for task, indices in stopping.items()})
     return patches.change_job(read, annotations={keys.HEALTH: replace(found, stop=stop).text()}, note=note)
-
-
-def _named(ranks: frozenset[int], members: Sequence[_Rank]) -> str:
-    if len(ranks) == len(members) > 1:
-        return f"all {len(members)} replicas"
-    first = [str(members[rank]) for rank in sorted(ranks)[:_MOST_NAMED]]
-    more = len(ranks) - len(first)
-    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
 
 
 def _worst(verdict: Verdict) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.job import Job
 
 MOST_CULPRITS: Final = 4
 """The most faulty jobs that are searched for in one cycle. Those found are left out of later plans."""

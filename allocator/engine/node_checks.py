@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.state import nodecheck
 from diflow.state.exclusions import Exclusions
 from diflow.state.nodecheck import SOURCE, Fault, Judge
-
-if TYPE_CHECKING:
-    from diflow.allocator.engine.reconcile import Job
 
 _JUDGE = Judge()
 

@@ -16,10 +16,11 @@ from typing import Final
 
 from diflow.allocator.engine import patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
-from diflow.allocator.engine.reconcile import REJECTED, Job, decision, next_round, place_again, timestamp
 from diflow.allocator.engine.records import JobRead, PodRead
-from diflow.durations import span
+from diflow.allocator.engine.rounds import REJECTED, decision, next_round, place_again
+from diflow.durations import span, timestamp
 from diflow.figures import counted, named
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation

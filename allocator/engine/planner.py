@@ -11,20 +11,22 @@ from typing import Final
 
 import structlog
 
-from diflow.allocator.engine import planning
+from diflow.allocator.engine.admission import free_now
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.guard import Guard, has_raised
 from diflow.allocator.engine.isolation import MOST_CULPRITS, TooLongError, culprit
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
-from diflow.allocator.engine.planning import Lapsed, Picture
+from diflow.allocator.engine.picture import Picture, left_in_place, picture
+from diflow.allocator.engine.plan_writes import plan_writes, withdraw
 from diflow.allocator.engine.promises import Promises
-from diflow.allocator.engine.reconcile import Job, free_now
 from diflow.allocator.engine.reconciler import admission_order
 from diflow.allocator.engine.records import JobRead
 from diflow.allocator.engine.sequence import Holdings, write_in_order
 from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.engine.standing import Lapsed, Standings
 from diflow.allocator.engine.triggers import is_news
 from diflow.allocator.engine.unbound_pods import AvoidedNodes
 from diflow.allocator.model.plan import Action, Plan, changes
@@ -69,7 +71,7 @@ class Planner:
         self._record, self._on_progress, self._on_due = record, on_progress, on_due
         self._clock, self._wall = clock, wall
         self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
-        self._memory = planning.Memory()
+        self._standings = Standings()
         self.promises = Promises(settings.promise_seconds)
         self._reports: dict[str, str] = {}
         self._failing_since: float | None = None
@@ -96,7 +98,7 @@ class Planner:
 
     def left_out(self) -> Mapping[str, str]:
         """Why jobs are left out of plans, by key."""
-        return self._memory.left_out.texts()
+        return self._standings.left_out.texts()
 
     def reports_another_speed(self, key: str, read: JobRead) -> bool:
         """Whether the job's report differs from that of the last plan: many small changes add up to a large one."""
@@ -138,38 +140,21 @@ class Planner:
                 return spent, False
             plan, more, trouble = self._ask(shown.snapshot)
             spent += more
-            if not trouble and planning.left_in_place(shown, plan):
+            if not trouble and left_in_place(shown, plan):
                 shown = self._picture(state, now, lapsed, keep_cordoned=True)
                 plan, more, trouble = self._ask(shown.snapshot)
                 spent += more
-            worst, is_known = None, True
-            if has_raised(trouble, self.policy.name):
-                worst, is_known = self._at_fault(state, shown, now, lapsed)
-            if worst is not None:
-                at_fault.append(worst)
-                self._leave_out(worst, trouble, now)
-            elif trouble and is_known:
-                self._memory.left_out.remove(at_fault)  # the policy fails whichever jobs there are
-            if trouble and (worst is None or turn == MOST_CULPRITS):
+            if trouble:
+                worst = self._isolate(state, shown, now, lapsed, trouble=trouble, at_fault=at_fault)
+                if worst is not None and turn < MOST_CULPRITS:
+                    continue
                 self.last, self.last_trouble = (shown, plan), trouble
                 self._record(shown.snapshot, plan)
                 self._report_failure(trouble)
                 return spent, False
-            if worst is not None:
-                continue
-            failed: list[tuple[Job, Exception]] = []
-            free, use = planning.plan_writes(
-                shown,
-                plan,
-                now=now,
-                limit_seconds=self._settings.placement_limit_seconds,
-                capacity=free_now(self._view.capacity(state), state.jobs.values(), now),
-                failed=lambda job, error: failed.append((job, error)),  # noqa: B023 (called before the next turn)
-            )
-            if not failed:
+            writes = self._writes_of(shown, plan, state, now)
+            if writes is not None:
                 break
-            for job, error in failed:
-                self._leave_out(job, error, now)
         else:
             raise InvalidError("no plan can be written, whichever jobs are left out")
         self.last, self.last_trouble = (shown, plan), ""
@@ -183,7 +168,25 @@ class Planner:
             waiting=int((plan.action == int(Action.WAIT)).sum()),
             seconds=round(spent, 4),
         )
-        return spent, self._write(free, use, shown, plan, state)
+        return spent, self._write(*writes, shown, plan, state)
+
+    def _writes_of(
+        self, shown: Picture, plan: Plan, state: ClusterState, now: float
+    ) -> tuple[list[Write], list[Write]] | None:
+        """(the writes of the plan that free capacity, those that use it). None if those of a job cannot be built: it is
+        left out, and another plan is needed, as others may depend on the capacity that it frees."""
+        failed: list[tuple[Job, Exception]] = []
+        writes = plan_writes(
+            shown,
+            plan,
+            now=now,
+            limit_seconds=self._settings.placement_limit_seconds,
+            capacity=free_now(self._view.capacity(state), state.jobs.values(), now),
+            failed=lambda job, error: failed.append((job, error)),
+        )
+        for job, error in failed:
+            self._leave_out(job, error, now)
+        return None if failed else writes
 
     def _write(self, free: list[Write], use: list[Write], shown: Picture, plan: Plan, state: ClusterState) -> bool:
         """Send the writes of a plan, and texts of decisions last. Returns whether there were any."""
@@ -207,10 +210,10 @@ class Planner:
     def _withdraw_unused(self, state: ClusterState, now: float) -> ClusterState:
         """Withdraw the places that were not used in time. Returns the cluster state then."""
         capacity = self._view.capacity(state)
-        planned = self._memory.left_out.without([*state.jobs.values()], now=now)
-        standings = self._memory.stand(planned, capacity, now=now, keep_cordoned=False)
+        planned = self._standings.left_out.without([*state.jobs.values()], now=now)
+        standings = self._standings.of(planned, capacity, now=now, keep_cordoned=False)
         expired = self.promises.expire(standings, state.pods, capacity, now=self._clock())
-        out = [planning.withdraw(one.standing, one.why, now=now, most=one.most) for one in expired]
+        out = [withdraw(one.standing, one.why, now=now, most=one.most) for one in expired]
         writes = [write for write in out if write is not None and not self._executor.is_backing_off(write.job)]
         if not writes:
             return state
@@ -219,18 +222,34 @@ class Planner:
 
     def _leave_out(self, job: Job, error: Exception | str, now: float) -> None:
         log.error("left out of plans", job=job.key, why=str(error))
-        self._memory.left_out.add(job, error, now=now)
+        self._standings.left_out.add(job, error, now=now)
 
-    def _at_fault(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
+    def _isolate(
+        self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed, *, trouble: str, at_fault: list[Job]
+    ) -> Job | None:
+        """Leave out the job without which the policy would not have failed with this `trouble`, and add it to those
+        `at_fault` so far. None if there is none; then all of them are planned again."""
+        if not has_raised(trouble, self.policy.name):
+            self._standings.left_out.remove(at_fault)
+            return None
+        worst, is_known = self._culprit(state, shown, now, lapsed)
+        if worst is not None:
+            at_fault.append(worst)
+            self._leave_out(worst, trouble, now)
+        elif is_known:
+            self._standings.left_out.remove(at_fault)  # the policy fails whichever jobs there are
+        return worst
+
+    def _culprit(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
         """(the job without which the policy does not fail, if there is one; whether the search ended in time)."""
         ends = self._clock() + self._settings.policy_seconds
-        memory = planning.Memory()  # of its own, as the jobs that are not in a sample must not count as gone
+        kept = Standings()  # of its own, as the jobs that are not in a sample must not count as gone
 
         def fails(some: Sequence[Job]) -> bool:
             if self._clock() > ends:
                 raise TooLongError
             part = replace(state, jobs={job.key: job for job in some})
-            snapshot = self._picture(part, now, lapsed, memory=memory).snapshot
+            snapshot = self._picture(part, now, lapsed, kept=kept).snapshot
             return has_raised(self._ask(snapshot)[2], self.policy.name)
 
         try:
@@ -259,9 +278,9 @@ class Planner:
         lapsed: Lapsed,
         *,
         keep_cordoned: bool = False,
-        memory: planning.Memory | None = None,
+        kept: Standings | None = None,
     ) -> Picture:
-        return planning.picture(
+        return picture(
             state.jobs.values(),
             state.nodes,
             state.pods,
@@ -273,7 +292,7 @@ class Planner:
             fixed=self._executor.in_backoff(),
             ending=self._executor.unwritable(state.jobs),
             avoid=self._avoided.at(self._clock()),
-            memory=memory or self._memory,
+            kept=kept or self._standings,
             lapsed=lapsed,
             rules=state.rules,
             inherit=self._inherit,

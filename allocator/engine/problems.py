@@ -9,8 +9,9 @@ import structlog
 from diflow.allocator.engine import reports
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note
-from diflow.allocator.engine.reconcile import Job, next_names
+from diflow.allocator.engine.rounds import next_names
 
 log = structlog.get_logger("diflow.allocator")
 

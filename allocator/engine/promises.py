@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
+from diflow.allocator.engine.admission import allocated, former_pods, needs
 from diflow.allocator.engine.free_capacity import FreeCapacity
-from diflow.allocator.engine.planning import Lapsed, Standing
-from diflow.allocator.engine.reconcile import Job, allocated, former_pods, needs
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.records import PodRead, Role
+from diflow.allocator.engine.standing import Lapsed, Standing
 from diflow.figures import counted, named
 
 # Back-off of a job whose place stayed unused for an unknown reason: (first, longest), doubled each time.

@@ -6,173 +6,30 @@ the objects. The table in docs/decisions/0005 lists what happens when.
 
 from __future__ import annotations
 
-import hashlib
-import math
-import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from diflow import amounts, keys
+from diflow import keys
 from diflow.allocator.engine import failing, node_checks, patches
+from diflow.allocator.engine.admission import admissions, first_admission, start_left
 from diflow.allocator.engine.free_capacity import FreeCapacity
+from diflow.allocator.engine.hand_over import hand_over
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
-from diflow.bounds import MOST_PARTS
+from diflow.allocator.engine.rounds import REJECTED, decision, next_names, next_round, place_again
+from diflow.durations import timestamp
 from diflow.figures import counted
-from diflow.state import chain, untrusted
+from diflow.state import untrusted
 from diflow.state.allocation import Allocation
-from diflow.state.exclusions import Exclusions
-from diflow.state.parameters import replicas_text
 from diflow.state.patches import live
 from diflow.state.roster import roster
 
-Needs = dict[str, dict[str, int]]
-
-# The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
-# if Argo evaluates it with a copy of the Workflow from before the decision.
-REJECTED = "Pod was rejected"
 _SKEW_SECONDS = 300.0
 """By which the clock of the API server may be ahead of that of this process."""
 _RESUMED = {"suspend": None}
 # A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
 _SHOWN_SECONDS = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job's Workflow and its live pods.
-
-    `before` and `after` are the previous and the next Workflow of the job, if they exist; `old_pods` are the live pods
-    of the previous ones. A full Workflow is too large for another round, which begins in the next Workflow. `known_as`:
-    the key of the job, if it is not this Workflow's. `submitted_seconds`: when the first existing Workflow of the job
-    was created, None if it is this one.
-    """
-
-    read: JobRead
-    pods: Sequence[PodRead]
-    before: JobRead | None = None
-    after: JobRead | None = None
-    old_pods: Sequence[PodRead] = ()
-    is_full: bool = False
-    known_as: str = ""
-    submitted_seconds: float | None = None
-
-    @property
-    def created_seconds(self) -> float:
-        """When the job was submitted: the creation of its first Workflow that still exists."""
-        return self.read.created_seconds if self.submitted_seconds is None else self.submitted_seconds
-
-    @property
-    def key(self) -> str:
-        return self.read.key
-
-    @property
-    def title(self) -> str:
-        """The job's "namespace/name", whichever Workflow it is in."""
-        return self.known_as or self.read.key
-
-    @property
-    def is_superseded(self) -> bool:
-        """The job continues in another Workflow, or that is decided."""
-        return bool(self.read.continued_in) or self.after is not None
-
-    @property
-    def is_over(self) -> bool:
-        """It has ended or is ending, continues in another Workflow, or has a Workflow that cannot be read."""
-        read = self.read
-        return read.has_ended or read.is_stopping or bool(read.problem) or self.is_superseded
-
-    @property
-    def may_begin(self) -> bool:
-        """The previous Workflow, if there is one, names this one as its successor."""
-        return self.before is None or self.before.continued_in == self.read.identity.name
-
-    def is_made_of(self, other: Job) -> bool:
-        """Whether it consists of the same objects as `other`: comparing by identity is cheaper than by value."""
-        return (
-            self.read is other.read
-            and self.before is other.before
-            and self.after is other.after
-            and (self.is_full, self.known_as, self.submitted_seconds)
-            == (other.is_full, other.known_as, other.submitted_seconds)
-            and _are_the_same(self.pods, other.pods)
-            and _are_the_same(self.old_pods, other.old_pods)
-        )
-
-    def is_wanted(self, pod: PodRead) -> bool:
-        """Whether the pod is of the current round and not released."""
-        job = self.read
-        return pod.place is not None and pod.place.round == job.current and pod.member not in job.released
-
-    def members(self) -> Iterator[tuple[str, int, str]]:
-        """(task, index, member) of each replica that should run now."""
-        for role in self.read.roles:
-            for index in range(self.read.running(role.name)):
-                yield role.name, index, self.read.member(role.name, index)
-
-    def has_started(self) -> bool:
-        """Whether a replica of the current round, in its latest restart, was admitted or has finished."""
-        tree, latest = self.read.tree, self.latest_restart()
-        if self.read.places_until and not latest:
-            return True  # its pods are created without gates
-        if any(not pod.is_gated for pod in self.current_pods() if pod.place and pod.place.restart == latest):
-            return True
-        return latest <= tree.restart_of.get(self.read.current, 0) and any(
-            tree.is_done(member) for _, _, member in self.members()
-        )
-
-    def current_pods(self) -> list[PodRead]:
-        """The pods of the current round, at most one for each granted replica: others are strays."""
-        found = [pod for pod in self.pods if self.is_wanted(pod) and self._is_granted(pod)]
-        latest: dict[str, PodRead] = {}
-        for pod in found:
-            other = latest.setdefault(pod.member, pod)
-            if other.place and pod.place and pod.place.order > other.place.order:
-                latest[pod.member] = pod
-        return found if len(latest) == len(found) else list(latest.values())
-
-    def strays(self) -> list[PodRead]:
-        """Pods labelled as replicas that are not granted or have another pod: every user who may create pods can make
-        them. They give the job no claim to a place, and the allocator does not end them."""
-        wanted = [pod for pod in self.pods if self.is_wanted(pod)]
-        current = self.current_pods()
-        if len(current) == len(wanted):
-            return []
-        known = {pod.identity.uid for pod in current}
-        return [pod for pod in wanted if pod.identity.uid not in known]
-
-    def _is_granted(self, pod: PodRead) -> bool:
-        read, place = self.read, pod.place
-        if place is None:
-            return False
-        count = read.granted.get(read.current, {}).get(place.task, 0)
-        return place.index < count and place.member == read.member_text(place.task, place.index)
-
-    def lacks(self) -> list[str]:
-        """The replicas of the current round ("worker-3") that have not finished and have no live pod."""
-        there, finished = {pod.member for pod in self.current_pods()}, self.read.tree.finished
-        return [
-            f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
-        ]
-
-    @property
-    def is_incomplete(self) -> bool:
-        """It was admitted, and some of its first pods do not exist: those that do wait for them."""
-        read = self.read
-        return bool(read.places_until and not read.restarts and not read.tree.recreated and self.lacks())
-
-    def latest_restart(self) -> int:
-        seen = [pod.place.restart for pod in self.current_pods() if pod.place]
-        return max([*seen, self.read.tree.restart_of.get(self.read.current, 0)])
-
-    def leaving(self) -> list[PodRead]:
-        """Live pods that should end."""
-        return [pod for pod in self.pods if not self.is_wanted(pod)]
-
-
-def _are_the_same(some: Sequence[PodRead], others: Sequence[PodRead]) -> bool:
-    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +60,7 @@ def reconcile(
     memory, None without a limit.
     """
     read = job.read
-    if first := _to_successor(job, now) or _to_argo(read, capacity) or _repair(read):
+    if first := hand_over(job, now) or _to_argo(read, capacity) or _repair(read):
         return first
     if read.has_ended or (read.problem and not read.is_stopping):
         return []
@@ -219,18 +76,13 @@ def reconcile(
     if read.continued_in or read.awaits_admission:
         out = [*_lost(job, capacity), *_unwanted(job, capacity)]
         if not read.continued_in:
-            out += _first_admission(job, capacity, now) or _too_late(job, capacity, now, planned_ago)
+            out += first_admission(job, capacity, now) or _too_late(job, capacity, now, planned_ago)
         return out
     if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
     pace = pace or Pace()
     follows = _after_failures(job, capacity, now, pace, most_memory) if read.has_policy else None
     return _go_on(job, capacity, now, pace, overdue) if follows is None else follows
-
-
-def _to_successor(job: Job, now: float) -> list[Write]:
-    """Hand the job over to its next Workflow, if there is one."""
-    return _hand_over(job, job.after, now) if job.after is not None and not job.read.continued_in else []
 
 
 def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
@@ -274,7 +126,7 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
-    out += _admissions(job, capacity)
+    out += admissions(job, capacity)
     change = None if read.is_preemptible else _regrant(job, now)
     if change is not None:
         out.append(change)
@@ -336,38 +188,11 @@ def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
     return pace.explain_seconds - capacity.age(failed) if failed else 0.0
 
 
-def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
-    """Node → resource → amount that these pods need, None if one of them has no node."""
-    out: Needs = {}
-    for pod in pods:
-        assert pod.place is not None
-        node = allocation.node(pod.place.task, pod.place.index)
-        if not node:
-            return None
-        amounts.add(out.setdefault(node, {}), pod.request)
-    return out
-
-
 def _give_up(read: JobRead, now: float) -> Write:
     why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.backoff_limit}"
     if read.restarts <= read.backoff_limit:  # of a job that restarts as a whole: this is the failure after the last one
         why = f"{failing.verdict(read)} after {counted(read.restarts, 'restart')}; backoffLimit is {read.backoff_limit}"
     return patches.stop_job(read, decision=decision("stop", why, now), note=Note("Stopped", why, is_warning=True))
-
-
-def start_left(job: Job, capacity: FreeCapacity) -> float:
-    """Seconds until the job must have got its places, 0 or less when it is too late; infinite if it has them or may
-    wait."""
-    read = job.read
-    # A user who suspends a job that waits wants it to wait.
-    if read.start_deadline_seconds is None or not read.awaits_admission or read.is_suspended or _has_places(read):
-        return math.inf
-    return read.start_deadline_seconds - capacity.age(job.created_seconds)
-
-
-def _has_places(read: JobRead) -> bool:
-    at = read.allocation
-    return at is not None and at.round == read.current and at.is_placed
 
 
 def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) -> list[Write]:
@@ -378,115 +203,6 @@ def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) 
     why = f"it has not started within {job.read.start_deadline_seconds} s, its startDeadlineSeconds"
     made = decision("stop", why, now)
     return [patches.stop_job(job.read, decision=made, note=Note("Stopped", why, is_warning=True))]
-
-
-def next_round(
-    job: Job, counts: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]], *, now: float, **note_and_decision: Any
-) -> Write:
-    """As `patches.new_round`; if the job's Workflow is full, in the next Workflow."""
-    return patches.new_round(
-        job.read, counts, nodes, now=now, names=next_names(job) if job.is_full else (), **note_and_decision
-    )
-
-
-def place_again(
-    job: Job,
-    gone: Set[tuple[str, int]],
-    *,
-    now: float,
-    excluded: Exclusions | None = None,
-    memory: Mapping[str, int] | None = None,
-    **note_and_decision: Any,
-) -> Write:
-    """Take the places of the replicas `gone` (task, index) back, so that planning finds others, and record `excluded`
-    and `memory`, the MiB of the next pods by task.
-
-    A preemptible job moves as a whole: to a new round, which has no places yet. This uses none of its backoffLimit.
-    `note_and_decision`: as in `patches`.
-    """
-    read, at = job.read, job.read.allocation
-    if read.is_preemptible:
-        counts = {role.name: role.low for role in read.roles}
-        return next_round(job, counts, {}, now=now, excluded=excluded, memory=memory, **note_and_decision)
-    moved = None
-    if gone and at is not None and at.round == read.current:
-        nodes = {
-            task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
-            for task, places in at.nodes.items()
-        }
-        moved = Allocation(at.round, nodes, now, at.first, at.moves)
-    return patches.change_job(
-        read, parameters=live(memory=memory), allocation=moved, excluded=excluded, **note_and_decision
-    )
-
-
-def next_names(job: Job) -> tuple[str, ...]:
-    """Candidate names of the job's next Workflow, in order of preference; none if the tasks' names are too long."""
-    read = job.read
-    if read.part >= MOST_PARTS:
-        return ()
-    longest = chain.longest_name({role.name: role.high for role in read.roles})
-    salt = hashlib.sha256(read.identity.uid.encode()).hexdigest()[:5]
-    names = (chain.part_name(read.name, read.part + 1, most_characters=longest, salt=given) for given in ("", salt))
-    return tuple(name for name in names if name)
-
-
-def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
-    """Hand the job over to its next Workflow, which exists.
-
-    The last write makes the next Workflow the authoritative one, so changes to this one are copied to it first.
-    """
-    read = job.read
-    if read.has_ended or read.is_stopping:
-        if after.has_ended or after.is_stopping:
-            return []
-        why = f"the job ended in {read.identity.name}, before it continued here"
-        return [patches.stop_job(after, decision=decision("stop", why, now), of=read.key)]
-    if not read.problem and (update := _copy_changes(read, after)):
-        return [update]
-    note = Note("Continued", f"continues in {after.identity.name}: this Workflow has {read.tree.count} nodes")
-    return [
-        patches.change_job(
-            read,
-            parameters=live(current=""),
-            annotations={keys.CONTINUED_IN: after.identity.name},
-            labels={keys.CHAIN: read.name, keys.PART: str(read.part)},
-            note=note,
-        )
-    ]
-
-
-def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
-    """Copy what has changed in this Workflow since the next one was created; None if nothing has."""
-    wanted, has = replicas_text(read.parameters), replicas_text(after.parameters)
-    counted = (read.restarts, read.reschedules + 1)
-    mine, its = (wanted, read.bounds, read.is_suspended, *counted), (
-        has, after.bounds, after.is_suspended, after.restarts_before, after.rounds_before,
-    )  # fmt: skip
-    if mine == its or after.problem:
-        return None
-    return patches.change_job(
-        after,
-        parameters=live(replicas=wanted),
-        annotations={
-            keys.BOUNDS: read.bounds or None,
-            keys.RESTARTS_BEFORE: str(counted[0]),
-            keys.ROUNDS_BEFORE: str(counted[1]),
-        },
-        spec={"suspend": read.is_suspended or None},
-        of=read.key,
-    )
-
-
-def decision(action: str, why: str, now: float) -> dict[str, str]:
-    """The content of the annotation `diflow/decision`."""
-    return {"action": action, "why": why, "time": timestamp(now)}
-
-
-def timestamp(now: float) -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415 (only when something is written)
-
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _lost(job: Job, capacity: FreeCapacity) -> list[Write]:
@@ -610,7 +326,7 @@ def _without_place(job: Job, now: float) -> list[Write]:
 def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
     """End the pods of silent and stalled replicas, as `health.py` has decided. Argo makes them again, which is not
     counted; they get their places back."""
-    health, found = job.read.health, job.read.found
+    health, found = job.read.health, job.read.health_state
     if health is None or health.action != "restart" or found is None or found.round != job.read.current:
         return []
     stop = found.stop
@@ -659,97 +375,6 @@ def _checked(job: Job, now: float) -> list[Write]:
     gone = {(pod.place.task, pod.place.index) for pod in found.pods if pod.place}
     said = decision("check", f"left out {found.text}", now)
     return [place_again(job, gone, now=now, excluded=found.excluded, decision=said, note=note)]
-
-
-def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
-    """Remove the gates of pods whose place has enough free capacity now; those of a gang all at once."""
-    read = job.read
-    at = read.allocation
-    if at is None or at.round != read.current or not at.is_placed or read.is_suspended or not job.may_begin:
-        return []
-    latest = job.latest_restart()
-    gated = [p for p in job.current_pods() if p.is_gated and not p.is_terminating and p.place]
-    gated = [p for p in gated if p.place and p.place.restart == latest and _is_known(read, p)]
-    if not gated or (read.is_preemptible and former_pods(job, capacity)):
-        return []
-    if not job.has_started():
-        present = {pod.member for pod in gated}
-        if not all(member in present or read.tree.finished(member) for _, _, member in job.members()):
-            return []
-        need = needs(gated, at)
-        if need is None or not capacity.fits(need):
-            return []
-        capacity.take(need)
-        return [patches.admit(p, at.node(p.place.task, p.place.index), job.key) for p in gated if p.place]
-    out = []
-    for pod in gated:
-        need = needs([pod], at)
-        if need is not None and capacity.fits(need):
-            capacity.take(need)
-            assert pod.place is not None
-            out.append(patches.admit(pod, at.node(pod.place.task, pod.place.index), job.key))
-    return out
-
-
-def _is_known(read: JobRead, pod: PodRead) -> bool:
-    """Whether the Workflow shows how the attempt before this pod ended, if that matters: by the failure policy it may
-    lose its node."""
-    assert pod.place is not None
-    if not read.has_policy or not (pod.place.counted or pod.place.uncounted):
-        return True
-    return read.tree.newest.get(pod.member, (0, 0, 0, 0)) >= pod.place.order
-
-
-def _first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
-    """Let Argo create the pods of a job, on their nodes, as soon as these have enough free capacity."""
-    read, at = job.read, job.read.allocation
-    if at is None or not _has_places(read) or not job.may_begin:
-        return []
-    need = allocated(read, at)
-    if need is None or not capacity.fits(need):
-        return []
-    capacity.take(need)
-    return [patches.change_job(read, **patches.admission(at, now=now))]
-
-
-def allocated(read: JobRead, at: Allocation, *, but: Set[str] = frozenset()) -> Needs | None:
-    """Node → resource → amount that the replicas of this allocation need, without those of the members `but`; None if
-    one of them has no node."""
-    out: Needs = {}
-    requests = {role.name: role.request for role in read.roles}
-    for task, nodes in at.nodes.items():
-        for index, node in enumerate(nodes):
-            if task not in requests or read.member(task, index) in but:
-                continue
-            if not node:
-                return None
-            amounts.add(out.setdefault(node, {}), requests[task])
-    return out
-
-
-def unborn(job: Job, now: float) -> Needs:
-    """What the pods need that Argo has not created yet of a job that was admitted: they have no gates."""
-    read, at = job.read, job.read.allocation
-    if now >= read.places_until or at is None or at.round != read.current or not read.roles or job.latest_restart():
-        return {}
-    seen = {pod.member for pod in job.current_pods()} | {m for m in read.tree.members if read.tree.is_done(m)}
-    return allocated(read, at, but=seen) or {}
-
-
-def free_now(capacity: FreeCapacity, jobs: Iterable[Job], now: float) -> FreeCapacity:
-    """`capacity` without that of admitted jobs whose pods do not exist yet."""
-    for job in jobs:
-        capacity.take(unborn(job, now))
-    return capacity
-
-
-def former_pods(job: Job, capacity: FreeCapacity) -> list[PodRead]:
-    """Bound pods of earlier rounds, restarts and Workflows. While one exists, a preemptible job is not admitted."""
-    latest = job.latest_restart()
-    older = [
-        pod for pod in job.pods if pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
-    ]
-    return [pod for pod in (*older, *job.old_pods) if pod.host and not capacity.is_lost(pod.host)]
 
 
 def _regrant(job: Job, now: float) -> Write | None:

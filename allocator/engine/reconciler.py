@@ -8,13 +8,15 @@ from typing import Final
 
 import structlog
 
+from diflow.allocator.engine.admission import free_now
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.failing import first_failure
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.pending import limit, not_started
-from diflow.allocator.engine.reconcile import Job, Pace, end_pods, free_now, reconcile
+from diflow.allocator.engine.reconcile import Pace, end_pods, reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import AvoidedNodes, UnboundPods
 

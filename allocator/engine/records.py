@@ -152,8 +152,8 @@ class JobRead:
     next pods, for the tasks that may get more; `excluded`: the nodes that are left out for it.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
     `pending_seconds`: how long a bound pod may be pending. `health`: the deadlines of its replicas, None without any;
-    `found`: what was found of them. `node_check`: the check that its pods begin with, if it has one, and `checks` its
-    results.
+    `health_state`: what was found of them. `node_check`: the check that its pods begin with, if it has one, and
+    `checks` its results.
     """
 
     identity: Identity
@@ -174,7 +174,7 @@ class JobRead:
     start_deadline_seconds: int | None = None
     pending_seconds: int | None = None
     health: Health | None = None
-    found: HealthState | None = None
+    health_state: HealthState | None = None
     restarts_before: int = 0
     rounds_before: int = 0
     bounds: str = ""
@@ -496,7 +496,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         if job.node_check is None
         else Record.parse(untrusted.sub(obj, "metadata", "annotations").get(keys.NODE_CHECK)),
         health=job.health,
-        found=state.health,
+        health_state=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
         has_policy=state.has_rules,

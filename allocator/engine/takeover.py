@@ -16,8 +16,8 @@ import structlog
 
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import touch
-from diflow.allocator.engine.reconcile import Job
 from diflow.errors import DiflowError
 from diflow.jobs import fence
 from diflow.kube.api import Cluster

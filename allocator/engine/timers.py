@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from diflow.allocator.engine.admission import start_left
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.pending import pending_left
 from diflow.allocator.engine.planner import Planner
-from diflow.allocator.engine.reconcile import Pace, explain_left, start_left
+from diflow.allocator.engine.reconcile import Pace, explain_left
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import UnboundPods
 

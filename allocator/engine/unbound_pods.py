@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from diflow.allocator.engine.cluster_state import ClusterState
-from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.records import PodRead
 
 # A pod that kube-scheduler has not tried yet gets this many times the time of one that it has refused: it waits behind

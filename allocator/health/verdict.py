@@ -48,12 +48,12 @@ class Signs:
 @dataclass(frozen=True)
 class Verdict:
     """Sets of ranks, and how many times slower than the others the slow ones are. `behind`: those that the other
-    hanging ranks wait for, if that is known; `again`: all that have to be restarted together."""
+    hanging ranks wait for, if that is known; `restart`: all that have to be restarted together."""
 
     silent: frozenset[int] = frozenset()
     stalled: frozenset[int] = frozenset()
     behind: frozenset[int] = frozenset()
-    again: frozenset[int] = frozenset()
+    restart: frozenset[int] = frozenset()
     slow: Mapping[int, float] = field(default_factory=dict)
     is_before_first: bool = False
     """The stalled ranks never made a step."""
@@ -142,15 +142,15 @@ def judge(
     if not hanging.any():
         return Verdict(slow=slow, is_proven=is_proven)
     idle = now - np.maximum(np.where(moved >= began, moved, began), since)
-    again, behind = hanging.copy(), np.zeros(ranks, bool)
+    restart, behind = hanging.copy(), np.zeros(ranks, bool)
     for first, end in spans:
         part = slice(first, end)
         if not hanging[part].any():
             continue
         # In a collective the others wait, and would fail if only one began again; so do those that never report.
         waits = idle[part] >= _AS_LONG * np.max(idle[part][hanging[part]])
-        again[part] |= np.isfinite(began[part]) & (waits | ~np.isfinite(moved[part]))
-        reporting = again[part] & expected[part]
+        restart[part] |= np.isfinite(began[part]) & (waits | ~np.isfinite(moved[part]))
+        reporting = restart[part] & expected[part]
         behind[part] = judging.culprits(reporting, silent[part], steps[part])
         if (behind[part] == reporting).all():
             behind[part] = False
@@ -158,7 +158,7 @@ def judge(
         _set(silent),
         _set(stalled),
         _set(behind),
-        _set(again),
+        _set(restart),
         slow,
         is_before_first=bool(not (moved[stalled] >= began[stalled]).any()),
     )

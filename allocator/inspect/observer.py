@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from diflow.allocator.engine import planning
 from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, ClusterState, assemble
 from diflow.allocator.engine.control_channel import AllocatorStatus, home, read_status
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import guarded, has_raised
 from diflow.allocator.engine.isolation import MOST_CULPRITS, culprit, message
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.missing_nodes import MissingNodes
-from diflow.allocator.engine.planning import Picture
+from diflow.allocator.engine.picture import Picture, left_in_place, picture
 from diflow.allocator.engine.pools import Pools, parse_pools
 from diflow.allocator.engine.queues import QueueFile, read_file
-from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import read_node, read_pod, read_workflow
 from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
 from diflow.allocator.model.plan import Plan
@@ -122,7 +121,7 @@ def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
         plan, trouble = _ask(asked, shown, seen)
     if trouble:
         raise InvalidError(trouble)
-    if planning.left_in_place(shown, plan):
+    if left_in_place(shown, plan):
         shown = _shown({key: job for key, job in seen.state.jobs.items() if key not in out}, seen, keep_cordoned=True)
         plan, trouble = _ask(asked, shown, seen)
         if trouble:
@@ -172,7 +171,7 @@ def _picture(
     state: ClusterState, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
 ) -> Picture:
     capacity = FreeCapacity.of(state.nodes, state.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
-    return planning.picture(
+    return picture(
         state.jobs.values(),
         state.nodes,
         state.pods,

@@ -21,7 +21,7 @@ from diflow.allocator.policies.waiting import start_order
 from diflow.figures import counted, named
 
 if TYPE_CHECKING:
-    from diflow.allocator.engine.reconcile import Job
+    from diflow.allocator.engine.job import Job
     from diflow.allocator.inspect.observer import Seen
 
 Amounts = dict[str, float]
@@ -197,11 +197,6 @@ def job_rows(seen: Seen) -> list[JobRow]:
         if not job.is_superseded
     ]
     return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
-
-
-def waiting_rows(seen: Seen) -> list[JobRow]:
-    """The jobs that have no place, in the order of start."""
-    return [row for row in job_rows(seen) if row.is_waiting]
 
 
 def node_rows(seen: Seen) -> list[NodeRow]:

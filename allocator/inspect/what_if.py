@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from diflow.allocator.engine.planning import Picture
+from diflow.allocator.engine.picture import Picture
 from diflow.allocator.inspect import observer
 from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.plan import Action, Plan

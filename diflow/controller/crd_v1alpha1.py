@@ -27,7 +27,6 @@ MODULES: Final = (COORDINATOR, COLLECTOR, LEARNER)
 AGGREGATOR_NAME: Final = f"{AGGREGATOR_CONFIG.plural}.{keys.API_GROUP}"
 _HEAD: Final = "# Generated from the models (`make golden`).\n"
 _LONGEST: Final = 253
-_POLICIES: Final = ("", "None", "Running", "All")
 _OF_V2: Final = (
     "priority", "queue", "scheduling", "backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds",
     "pendingSeconds", "minReplicas", "maxReplicas", "topology", "template", "engineFields", "failurePolicy", "health",

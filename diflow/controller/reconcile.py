@@ -28,6 +28,7 @@ from diflow.controller.caches import Caches, StepPod
 from diflow.controller.objects import DIJobRead
 from diflow.controller.settings import ControllerSettings
 from diflow.controller.workqueue import Key
+from diflow.durations import timestamp
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -242,7 +243,7 @@ class Reconciler:
         seconds = statuses.ttl_seconds(untrusted.sub(obj.job, "spec").get(submit.TTL))
         if seconds is None:
             seconds = submit.default_ttl(self._cluster)
-        made = statuses.failed(obj, why, now=statuses.timestamp(self._wall()), ttl_seconds=seconds)
+        made = statuses.failed(obj, why, now=timestamp(self._wall()), ttl_seconds=seconds)
         log.info("failed", job=key, why=why)
         again = self._write(key, obj, made)
         return 0.0 if again is None and made.get("expiresAt") else again
@@ -340,7 +341,7 @@ class Reconciler:
                 self._caches.workflows.apply_write(answer)
                 self.made["request"] += 1
             gone, left = self._after_goodbye(key, todo.delete, known)
-            now = statuses.timestamp(self._wall())
+            now = timestamp(self._wall())
             ends: list[tuple[Json, Json | None, str]] = [
                 *((pod, None, "") for pod in gone),
                 *((pod, pods_of_modules.stopped(), "") for pod in todo.stop),
@@ -473,7 +474,7 @@ class Reconciler:
             component=keys.CONTROLLER,
             instance=self._elector.identity,
             salt=obj.version,
-            now=statuses.timestamp(self._wall()),
+            now=timestamp(self._wall()),
         )
         try:
             self._elector.check()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from diflow.bounds import LEAST_TTL_SECONDS, MOST_TTL_SECONDS
 from diflow.controller.objects import DIJobRead
+from diflow.durations import timestamp
 from diflow.errors import InvalidError
 from diflow.figures import shortened
 from diflow.state import untrusted
@@ -146,11 +146,6 @@ def ttl_seconds(value: Any) -> int | None:
 def without_reports(status: Json) -> Json:
     """The status without what programs have reported, for an API server that refuses that."""
     return {**status, "profilings": {}}
-
-
-def timestamp(seconds: float) -> str:
-    """A Unix time as Kubernetes writes it."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _without_workflow(obj: DIJobRead, phase: str, why: str, *, since: str, replicas: int = 0) -> Json:

@@ -95,12 +95,6 @@ class WorkQueue:
         with self._changed:
             return len(self._due)
 
-    @property
-    def next_due(self) -> float | None:
-        """When the next key is due, on the clock; None if there is none."""
-        with self._changed:
-            return min(self._due.values(), default=None)
-
     def _add(self, key: Key, due: float) -> None:
         """Call with the lock held."""
         if key in self._busy:

@@ -123,7 +123,7 @@ def name_of(annotations: Mapping[str, Any], *, namespace: str, image: str, comma
     return f"{last or 'image'}-{digest[:_DIGITS]}"
 
 
-def glimpsed(known: Application, lesson: Lesson, *, now_seconds: float) -> Application:
+def learned_while_running(known: Application, lesson: Lesson, *, now_seconds: float) -> Application:
     """The record with what a job that still runs has shown and no job before it: it teaches the rest when it ends."""
     there = {_shape_key(shape) for shape in known.shapes}
     made = (_shape([*row[:5], 1]) for row in lesson.shapes)

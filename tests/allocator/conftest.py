@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diflow.allocator.engine import cluster_state, planning
+from diflow.allocator.engine import cluster_state, planner
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.free_capacity import FreeCapacity
+from diflow.allocator.engine.picture import Picture, picture
+from diflow.allocator.engine.standing import Standings
 from diflow.allocator.model.snapshot import Snapshot
 from tests.allocator.lab import Lab, lab
 
@@ -29,7 +31,7 @@ def at() -> Iterator[Lab]:
 @pytest.fixture
 def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compare each cluster state, free capacity and picture that reuses parts of the last one with a recomputed one."""
-    of_caches, of_pods, picture = cluster_state.Caches.state, ClusterView.capacity, planning.picture
+    of_caches, of_pods = cluster_state.Caches.state, ClusterView.capacity
     states = 0
     wrong: list[str] = []
 
@@ -50,8 +52,8 @@ def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             wrong.append(f"{made.free} is free of {there}")
         return made
 
-    def compared_picture(*given: Any, memory: planning.Memory, **options: Any) -> planning.Picture:
-        made, afresh = picture(*given, memory=memory, **options), picture(*given, **options)
+    def compared_picture(*given: Any, kept: Standings, **options: Any) -> Picture:
+        made, afresh = picture(*given, kept=kept, **options), picture(*given, **options)
         for some, other in zip(made.standings, afresh.standings, strict=True):
             if (some.job, some.held, some.done) != (other.job, other.held, other.done):
                 wrong.append(f"{some} is {other}")
@@ -60,7 +62,7 @@ def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(cluster_state.Caches, "state", compared_state)
     monkeypatch.setattr(ClusterView, "capacity", compared_capacity)
-    monkeypatch.setattr(planning, "picture", compared_picture)
+    monkeypatch.setattr(planner, "picture", compared_picture)
     yield
     assert not wrong
     assert states

@@ -7,7 +7,7 @@ from typing import Any
 
 from diflow import keys
 from diflow.allocator.engine.free_capacity import FreeCapacity
-from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.records import Identity, JobRead, NodeRead, PodRead, Role
 from diflow.allocator.model.predicates import Where
 from diflow.state.allocation import Allocation

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import yaml
 
+from diflow.errors import InvalidError
+from diflow.jobs.dijobs import DIJOB
 from tests import oldjobs
 from tests.builders import template
 from tests.clusters import ROOT, CommandError, TestCluster, alone, wait_until
@@ -38,9 +41,19 @@ def _install(cluster: TestCluster) -> None:
         cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "manifests" / "crds"))
 
 
+def apply(live: Live, obj: Json) -> None:
+    """Create the job, or give it this spec. `kubectl apply` reads the whole schema first, for a second."""
+    name, kind = obj["metadata"]["name"], replace(DIJOB, version=obj["apiVersion"].rpartition("/")[2])
+    found = live.api.find(kind, name, namespace=live.namespace)
+    if found is None:
+        live.api.create(kind, obj, namespace=live.namespace)
+    else:
+        live.api.replace(kind, name, {**found, "spec": obj["spec"]}, namespace=live.namespace)
+
+
 def refused(live: Live, obj: Json) -> str:
-    with pytest.raises(CommandError) as caught:
-        live.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+    with pytest.raises(InvalidError) as caught:
+        apply(live, obj)
     return str(caught.value)
 
 
@@ -58,7 +71,8 @@ def test_a_name_that_is_no_host_name_is_refused(live: Live) -> None:
 def test_unknown_fields_are_refused_by_kubectl_and_dropped_where_that_is_off(live: Live) -> None:
     obj = dijob("unknown", {"tasks": [{"type": "learner"}], "engine": 1})
     obj["spec"]["tasks"][0]["template"]["spec"]["strange"] = True
-    assert 'unknown field "spec.engine"' in refused(live, obj)
+    with pytest.raises(CommandError, match='unknown field "spec.engine"'):
+        live.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
     live.kubectl("apply", "--validate=ignore", "-f", "-", stdin=json.dumps(obj))
     spec = live.get("dijob", "unknown")["spec"]
     assert "engine" not in spec
@@ -75,19 +89,19 @@ def test_the_example_is_kept_as_it_is_with_defaults(live: Live) -> None:
 
 def test_old_fields_without_a_meaning_pass(live: Live) -> None:
     old = dijob("old", {"tasks": [{"type": "learner"}], "group": "", "cleanPodPolicy": ""})
-    live.kubectl("apply", "-f", "-", stdin=json.dumps(old))
+    apply(live, old)
 
 
 def test_of_a_job_that_was_created_only_the_numbers_of_replicas_can_change(live: Live) -> None:
     obj = dijob("fixed", {"tasks": [{"type": "learner"}]})
-    live.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+    apply(live, obj)
     for what, given, text in CHANGED:
         said = refused(live, dijob("fixed", {**obj["spec"], **given}))
         assert text in said, what
         assert next(iter(given)) in said, f"{what}: the field is named"
     for task in SCALED:
         changed = dijob("fixed", {"tasks": [task]})
-        live.kubectl("apply", "-f", "-", stdin=json.dumps(changed))
+        apply(live, changed)
         assert live.get("dijob", "fixed")["spec"]["tasks"][0]["replicas"] == task["replicas"]
 
 
@@ -100,10 +114,10 @@ def test_of_a_job_with_one_template_only_the_numbers_of_replicas_can_change(live
     assert "minReplicas must be at most maxReplicas" in refused(live, one_template(minReplicas=3, maxReplicas=2))
     assert 'supported values: "star", "alone", "mesh"' in refused(live, one_template(engineFields={"topology": "ring"}))
     assert "greater than or equal to 1" in refused(live, one_template(engineFields={"parallelWorkers": 0}))
-    live.kubectl("apply", "-f", "-", stdin=json.dumps(one_template(minReplicas=1)))
+    apply(live, one_template(minReplicas=1))
     for change in ({"template": template("other")}, {"engineFields": {"topology": "mesh"}}):
         assert WHAT_CAN in refused(live, one_template(minReplicas=1, **change))
-    live.kubectl("apply", "-f", "-", stdin=json.dumps(one_template(minReplicas=2, maxReplicas=4)))
+    apply(live, one_template(minReplicas=2, maxReplicas=4))
     assert live.get("dijob", "one")["spec"]["maxReplicas"] == 4
 
 
@@ -112,7 +126,7 @@ def test_the_modules_of_a_job_with_a_coordinator_cannot_change_in_either_version
     name = f"old-{version}"
     made = oldjobs.manifest(name)
     del made["metadata"]["namespace"]
-    live.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    apply(live, made)
     kind = f"dijobs.{version}.diengine.opendilab.org"
     patch = json.dumps({"spec": {"collector": {"template": template("other")}}})
     with pytest.raises(CommandError, match="collector cannot change in a job that was created"):
@@ -122,23 +136,25 @@ def test_the_modules_of_a_job_with_a_coordinator_cannot_change_in_either_version
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "named"),
     [
-        {"health": {"heartbeatSeconds": "x"}},
-        {"tasks": [{"name": "a", "nodeUnit": 0, "template": template()}]},
-        {"tasks": [{"name": "a"}]},
+        ({"health": {"heartbeatSeconds": "x"}}, "spec.health.heartbeatSeconds"),
+        ({"tasks": [{"name": "a", "nodeUnit": 0, "template": template()}]}, "spec.tasks[0].nodeUnit"),
+        ({"tasks": [{"name": "a"}]}, "spec.tasks[0].template"),
     ],
     ids=["a text as a number", "a unit of 0", "no template"],
 )
-def test_what_the_rules_of_v2alpha1_cannot_read_is_refused_in_the_other_version(live: Live, fields: Json) -> None:
+def test_what_the_rules_of_v2alpha1_cannot_read_is_refused_in_the_other_version(
+    live: Live, fields: Json, named: str
+) -> None:
     """Such an object could be stored, and each write of its status would be refused."""
     made = dijob("odd", {"tasks": [{"name": "a"}]})
     made |= {"apiVersion": "diengine.opendilab.org/v1alpha1", "spec": {**made["spec"], **fields}}
-    assert "is invalid" in refused(live, made)
+    assert refused(live, made).startswith(f"{named}: the cluster refuses DIJob odd")
 
 
 def test_a_job_of_v2alpha1_is_not_changed_by_the_other_version(live: Live) -> None:
-    live.kubectl("apply", "-f", "-", stdin=json.dumps(dijob("fixed-too", {"tasks": [{"type": "learner"}]})))
+    apply(live, dijob("fixed-too", {"tasks": [{"type": "learner"}]}))
     other = "dijobs.v1alpha1.diengine.opendilab.org"
     for spec in ({"tasks": [{"type": "learner", "template": template("other")}]}, {"backoffLimit": 7}):
         with pytest.raises(CommandError, match="is a field of v2alpha1: change it as"):
@@ -148,7 +164,7 @@ def test_a_job_of_v2alpha1_is_not_changed_by_the_other_version(live: Live) -> No
 
 def test_the_spec_of_a_job_that_has_ended_cannot_change(live: Live) -> None:
     obj = dijob("ended", {"tasks": [{"type": "learner"}]})
-    live.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+    apply(live, obj)
     status = json.dumps({"status": {"phase": "Succeeded"}})
     live.kubectl("patch", "dijob", "ended", "--subresource=status", "--type=merge", "-p", status)
     obj["spec"]["tasks"][0]["replicas"] = 2
@@ -173,7 +189,7 @@ def test_those_who_may_view_or_edit_a_namespace_may_do_so_with_its_jobs(live: Li
 
 def test_kubectl_explains_a_container_and_prints_the_columns(live: Live) -> None:
     assert "imagePullPolicy" in live.kubectl("explain", "dijob.spec.tasks.template.spec.containers")
-    live.kubectl("apply", "-f", "-", stdin=json.dumps(dijob("shown", {"tasks": [{"type": "learner"}]})))
+    apply(live, dijob("shown", {"tasks": [{"type": "learner"}]}))
     head = live.kubectl("get", "dijob", "shown").splitlines()[0]
     columns = ["NAME", "PHASE", "READYREPLICAS", "REPLICAS", "RESTARTS", "RESCHEDULES", "AGE"]
     assert head.split() == columns

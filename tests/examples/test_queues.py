@@ -14,7 +14,7 @@ import yaml
 from diflow.allocator.engine.queues import read_file
 from diflow.allocator.inspect import observer
 from diflow.allocator.inspect.explain import explanation
-from diflow.allocator.inspect.rows import queue_rows, waiting_rows
+from diflow.allocator.inspect.rows import job_rows, queue_rows
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.kube.kinds import CONFIG_MAP
@@ -84,7 +84,7 @@ def test_at_each_moment_every_queue_has_what_it_deserves_in_time_and_the_command
         seen = observer.look(at.api.cluster())
         data = {
             "queues": [{"name": row.name, **_row(row)} for row in queue_rows(seen)],
-            "waiting": [{"name": row.name} for row in waiting_rows(seen)],
+            "waiting": [{"name": row.name} for row in job_rows(seen) if row.is_waiting],
         }
         assert checks.queues_told(data, moment, after) == []
         for part in present(moment):

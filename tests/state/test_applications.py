@@ -71,13 +71,15 @@ def test_only_jobs_that_say_so_add_work_and_restarts() -> None:
 def test_a_running_job_adds_only_what_nobody_has_shown() -> None:
     made = taught(Lesson(shapes=[ROW], noise={0: 1.0}, batches=Batches(32)))
     seen = Lesson(shapes=[(1, 2, 32.0, 9.0, 9.0), (1, 4, 32.0, 0.1, 0.2)], noise={0: 9.0, 1: 2.0}, batches=Batches(64))
-    more = applications.glimpsed(made, seen, now_seconds=500.0)
+    more = applications.learned_while_running(made, seen, now_seconds=500.0)
     assert [shape[:2] for shape in more.shapes] == [(1, 2), (1, 4)]
     assert more.shapes[0] == made.shapes[0]
     assert more.noise[:2] == (1.0, 2.0)
     assert (more.jobs, more.batches, more.used_seconds) == (1, Batches(32), 500.0)
-    assert applications.glimpsed(more, seen, now_seconds=900.0) is not None
-    assert applications.glimpsed(more, seen, now_seconds=900.0) == more, "nothing is new, so nothing is written"
+    assert applications.learned_while_running(more, seen, now_seconds=900.0) is not None
+    assert applications.learned_while_running(more, seen, now_seconds=900.0) == more, (
+        "nothing is new, so nothing is written"
+    )
 
 
 def test_a_record_is_bounded_in_every_list() -> None:

@@ -36,16 +36,11 @@ STEP_DIGITS = 7
 """Decimal places of a step of the fit, in logarithms. OpenBLAS has other kernels for each kind of processor, whose last
 digits differ; unrounded, they decided whether a trial counted as better, and workloads ended at other times (2,085 and
 2,088 s on workload 3)."""
+_ITERATIONS = 25
 _LOG_TINY = float(np.log(TINY))
 
 
-def fit_all(
-    rows: Sequence[FloatArray],
-    start: FloatArray | None = None,
-    *,
-    iterations: int = 25,
-    apart: bool = False,
-) -> FloatArray:
+def fit_all(rows: Sequence[FloatArray], start: FloatArray | None = None, *, apart: bool = False) -> FloatArray:
     """Parameters (J×7) of J jobs from their cleaned observations; NaN for a job without any.
 
     `start` (J×7): earlier fits, NaN if there is none. `apart`: each fit ends when it has converged, so that it does not
@@ -66,11 +61,11 @@ def fit_all(
         for begin in range(0, len(alike), 256):
             part = alike[begin : begin + 256]
             earlier = np.full((len(part), PARAMETERS), np.nan) if start is None else start[part]
-            out[part] = _fit_block([rows[j][-MOST_ROWS:] for j in part], earlier, iterations, width=width)
+            out[part] = _fit_block([rows[j][-MOST_ROWS:] for j in part], earlier, width=width)
     return out
 
 
-def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int, *, width: int) -> FloatArray:
+def _fit_block(rows: Sequence[FloatArray], start: FloatArray, *, width: int) -> FloatArray:
     """`width`: to which the rows are padded, if each fit ends by itself; 0: all end with the last one."""
     jobs, apart = len(rows), width > 0
     width = width or max(len(r) for r in rows)
@@ -92,7 +87,7 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int, *
     cost = cost + PRIOR * ((theta - anchor) ** 2).sum(axis=1)
     eye = np.eye(PARAMETERS)
     done = np.zeros(jobs, dtype=np.bool_)
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         weighted = jacobian * weight[:, :, None]
         normal = np.einsum("jki,jkl->jil", weighted, jacobian) + PRIOR * eye
         gradient = np.einsum("jki,jk->ji", weighted, residual) + PRIOR * (theta - anchor)

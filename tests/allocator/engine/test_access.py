@@ -6,7 +6,7 @@ import pytest
 
 from diflow import keys
 from diflow.allocator.engine.access import MOST_RULES, NamespaceRule, refusal
-from diflow.allocator.engine.planning import picture
+from diflow.allocator.engine.picture import picture
 from diflow.allocator.engine.queues import read_file
 from diflow.allocator.model.plan import Action, Why
 from diflow.allocator.model.views import QueueView

@@ -11,8 +11,8 @@ import pytest
 from diflow import keys
 from diflow.allocator.engine import planner
 from diflow.allocator.engine.control_channel import PAUSED
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import LEASE, WORKFLOW
 from diflow.state.parameters import ADMITTED

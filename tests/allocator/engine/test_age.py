@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from diflow import keys
 from diflow.allocator.engine.cluster_state import ClusterState, assemble
-from diflow.allocator.engine.planning import picture
+from diflow.allocator.engine.picture import picture
 from diflow.allocator.engine.records import Identity, JobRead, read_workflow
 from diflow.allocator.policies.waiting import start_order
 from tests.allocator.engine.test_records import workflow

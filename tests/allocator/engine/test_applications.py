@@ -11,14 +11,15 @@ import pytest
 from diflow import DIJob, Task, keys
 from diflow.allocator.engine import reports
 from diflow.allocator.engine.applications import (
-    GLIMPSE_SECONDS,
     MOST_READ,
     PASS_SECONDS,
-    REFRESH_SECONDS,
+    RUNNING_SECONDS,
     Applications,
 )
 from diflow.allocator.engine.cluster_state import MANAGED
 from diflow.allocator.engine.ended_jobs import ENDED, EndedJobs
+from diflow.allocator.engine.node_pools import NodePools
+from diflow.allocator.engine.priors import REFRESH_SECONDS, Priors
 from diflow.allocator.engine.records import JobRead, read_workflow, trim_node, trim_workflow
 from diflow.errors import LostLeadershipError
 from diflow.kube.kinds import CONFIG_MAP, NODE, WORKFLOW
@@ -98,6 +99,7 @@ class Scene:
         self.api, self.time, self.leader = api, Time(), Leader()
         self.wall = BEGAN + 100.0
         self.memory = self.new()
+        self.priors = Priors(self.memory.config_maps, self.memory._pools, clock=self.time.now)
 
     def new(self) -> Applications:
         """That of a new process."""
@@ -109,9 +111,8 @@ class Scene:
             cluster,
             elector,  # type: ignore[arg-type]
             jobs=jobs,
-            nodes=nodes,
             ended=recorder.workflows,
-            pool_label="gpu",
+            pools=NodePools(nodes, "gpu"),
             clock=self.time.now,
             wall=lambda: self.wall,
         )
@@ -121,7 +122,7 @@ class Scene:
 
     def stop(self, memory: Applications | None = None) -> None:
         memory = memory or self.memory
-        for reflector in (memory._jobs, memory._nodes, memory._ended, memory.config_maps):
+        for reflector in (memory._jobs, memory._pools._nodes, memory._ended, memory.config_maps):
             reflector.stop()
 
     def prepare(self, *namespaces: str, text: str = "") -> None:
@@ -136,7 +137,7 @@ class Scene:
     def learn(self, memory: Applications | None = None) -> int:
         """A pass of a memory whose caches have all that the server has."""
         memory = memory or self.memory
-        kinds = ((memory._jobs, WORKFLOW, MANAGED), (memory._ended, WORKFLOW, ENDED), (memory._nodes, NODE, ""))
+        kinds = ((memory._jobs, WORKFLOW, MANAGED), (memory._ended, WORKFLOW, ENDED), (memory._pools._nodes, NODE, ""))
         for reflector, kind, labels in kinds:
             eventually(lambda r=reflector, k=kind, ls=labels: r.synced and len(r.items()) == self._count(k, ls), "seen")  # type: ignore[misc]
         eventually(lambda: memory.config_maps.synced and self._is_current(memory), "the memories are seen")
@@ -243,7 +244,7 @@ def test_no_namespace_learns_from_another_one(scene: Scene) -> None:
     assert only(scene.records("other")).shapes[0][4] == 9.0
     assert scene.records("third") == {}
     mine, theirs, none = (
-        scene.memory.profile(read(workflow("two", namespace=space, annotations={keys.APPLICATION: "resnet"})), None)
+        scene.priors.profile(read(workflow("two", namespace=space, annotations={keys.APPLICATION: "resnet"})), None)
         for space in ("default", "other", "third")
     )
     assert mine is not None
@@ -262,18 +263,18 @@ def test_a_new_job_inherits_and_keeps_one_profile_while_nothing_changes(scene: S
     scene.add(workflow("one", report=REPORT, ended="Succeeded"))
     scene.learn()
     job = read(workflow("two", image="r/rl:2"))
-    first = scene.memory.profile(job, None)
+    first = scene.priors.profile(job, None)
     assert first is not None
     assert first.prior is not None
     assert len(first.observations) == 0
     assert len(first.prior.observations) == 2
-    assert scene.memory.profile(job, None) is first, "the policy reads it once"
+    assert scene.priors.profile(job, None) is first, "the policy reads it once"
     own = reports.profile(json.dumps(REPORT))
-    assert scene.memory.profile(job, own) is not first
-    assert scene.memory.profile(read(workflow("two", image="r/other:2")), own) is own
+    assert scene.priors.profile(job, own) is not first
+    assert scene.priors.profile(read(workflow("two", image="r/other:2")), own) is own
     rigid = read(workflow("two", preemptible=False))
     assert rigid.application == ""
-    assert scene.memory.profile(rigid, None) is None
+    assert scene.priors.profile(rigid, None) is None
 
 
 def test_a_changed_memory_is_read_again_after_some_minutes_and_a_new_application_at_once(scene: Scene) -> None:
@@ -282,21 +283,21 @@ def test_a_changed_memory_is_read_again_after_some_minutes_and_a_new_application
     scene.add(workflow("one", report=REPORT, ended="Succeeded"))
     scene.learn()
     job, other = read(workflow("two")), read(workflow("two", image="r/new:1"))
-    first = scene.memory.profile(job, None)
+    first = scene.priors.profile(job, None)
     scene.add(workflow("three", report=REPORT, ended="Succeeded"))
     scene.learn()
     scene.time.move(PASS_SECONDS)
-    assert scene.memory.profile(job, None) is first
-    assert scene.memory.profile(other, None) is None
+    assert scene.priors.profile(job, None) is first
+    assert scene.priors.profile(other, None) is None
     scene.add(workflow("four", report=REPORT, ended="Succeeded", image="r/new:2"))
     scene.learn()
     scene.time.move(PASS_SECONDS)
-    assert scene.memory.profile(other, None) is not None
+    assert scene.priors.profile(other, None) is not None
     scene.add(workflow("five", report=REPORT, ended="Succeeded"))
     scene.learn()
-    again = scene.memory.profile(job, None)
+    again = scene.priors.profile(job, None)
     scene.time.move(REFRESH_SECONDS)
-    assert scene.memory.profile(job, None) is not again
+    assert scene.priors.profile(job, None) is not again
 
 
 def test_a_memory_that_is_deleted_is_forgotten_at_once_and_learned_again(scene: Scene) -> None:
@@ -305,7 +306,7 @@ def test_a_memory_that_is_deleted_is_forgotten_at_once_and_learned_again(scene: 
     scene.learn()
     scene.api.remove(CONFIG_MAP, keys.APPLICATIONS)
     assert scene.learn() == 0
-    assert scene.memory.profile(read(workflow("two")), None) is None
+    assert scene.priors.profile(read(workflow("two")), None) is None
     scene.prepare("default")
     assert scene.learn() == 1
     assert only(scene.records()).jobs == 1
@@ -334,7 +335,7 @@ def test_pools_are_kept_apart_and_a_job_gets_the_one_where_it_is(scene: Scene) -
     assert {pool for _, pool in scene.records()} == {"a100", "t4"}
 
     def step(node: str) -> float:
-        profile = scene.memory.profile(read(workflow("new", node=node)), None)
+        profile = scene.priors.profile(read(workflow("new", node=node)), None)
         assert profile is not None
         assert profile.prior is not None
         return float(profile.prior.observations[0, 4])
@@ -378,7 +379,7 @@ def test_a_job_that_runs_for_long_adds_what_no_job_has_shown(scene: Scene) -> No
     scene.add(workflow("one", report=more))
     settle(scene, "one")
     assert scene.learn() == 0, "not with each report"
-    scene.time.move(GLIMPSE_SECONDS)
+    scene.time.move(RUNNING_SECONDS)
     assert scene.learn() == 1
     assert len(only(scene.records()).shapes) == 3
 
@@ -513,9 +514,9 @@ def test_a_job_inherits_the_records_of_all_pools(scene: Scene) -> None:
     scene.learn()
     eventually(lambda: scene._is_current(scene.memory), "the memory is seen")
     read = next(item["read"] for (_, name), item in scene.memory._jobs.items().items() if name == "two")
-    profile = scene.memory.profile(read, None)
+    profile = scene.priors.profile(read, None)
     assert profile is not None
     assert profile.prior is profile.priors[pool_number("t4")]
     assert set(profile.priors) == {pool_number("t4"), pool_number("a100")}
     assert profile.local_batches == {pool_number("a100"): 128}
-    assert scene.memory.profile(read, None) is profile, "the same object while nothing changes"
+    assert scene.priors.profile(read, None) is profile, "the same object while nothing changes"

@@ -11,7 +11,7 @@ import pytest
 
 from diflow import keys
 from diflow.allocator.engine.cordons import Cordons, findings
-from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import NODE
 from diflow.state.exclusions import Exclusions

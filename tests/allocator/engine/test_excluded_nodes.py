@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from diflow import keys
-from diflow.allocator.engine.planning import plan_writes
-from diflow.allocator.engine.reconcile import Job, place_again
+from diflow.allocator.engine.job import Job
+from diflow.allocator.engine.plan_writes import plan_writes
+from diflow.allocator.engine.rounds import place_again
 from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
 from diflow.allocator.model.validate import faults

@@ -483,7 +483,7 @@ def test_a_mistake_with_one_job_does_not_stop_the_others(monkeypatch: pytest.Mon
 
 
 def test_a_mistake_in_planning_leaves_all_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from diflow.allocator.engine import planning
+    from diflow.allocator.engine import planner
 
     def trips(*_: Any, **__: Any) -> Any:
         raise KeyError("a mistake of ours")
@@ -494,7 +494,7 @@ def test_a_mistake_in_planning_leaves_all_as_it_is(monkeypatch: pytest.MonkeyPat
         runs(at, "one", 2)
         assert at.daemon is not None
         with monkeypatch.context() as patch:
-            patch.setattr(planning, "picture", trips)
+            patch.setattr(planner, "picture", trips)
             at.cluster.submit(job("two"))
             evicted(at, "one")
             assert "a mistake of ours" in at.daemon.allocator.last_trouble

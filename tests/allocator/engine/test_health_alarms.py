@@ -20,8 +20,8 @@ import pytest
 from diflow import keys
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.health import LOOK_SECONDS, HealthWatch
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import Identity, JobRead, PodRead, Role
 from diflow.allocator.model.predicates import Where
 from diflow.job import Health
@@ -160,7 +160,7 @@ def looks(
         for write in executor.writes[known:]:
             annotations = write.body["metadata"]["annotations"]
             of = by_key[write.job]
-            of.read = replace(of.read, found=HealthState.parse(annotations[keys.HEALTH]))
+            of.read = replace(of.read, health_state=HealthState.parse(annotations[keys.HEALTH]))
         known = len(executor.writes)
         yield clock.now, executor.writes
         for training in trainings:

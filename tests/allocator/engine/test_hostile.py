@@ -21,7 +21,8 @@ from diflow import keys
 from diflow.allocator.engine.cluster_state import assemble
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import guarded
-from diflow.allocator.engine.planning import Picture, picture, plan_writes
+from diflow.allocator.engine.picture import Picture, picture
+from diflow.allocator.engine.plan_writes import plan_writes
 from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, read_pod, read_workflow
 from diflow.allocator.model.plan import Action

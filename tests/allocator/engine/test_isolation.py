@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.engine import patches, planning, records, reports
+from diflow.allocator.engine import patches, picture, records, reports, standing
 from diflow.allocator.engine.isolation import MOST_CULPRITS, LeftOut, culprit
 from diflow.allocator.model import views
 from diflow.allocator.model.plan import Plan
@@ -28,36 +28,37 @@ def _is_evil(what: Any) -> bool:
 
 
 def _in_stand(patch: pytest.MonkeyPatch) -> None:
-    real = planning.stand
+    real = standing.stand
 
     def stand(job: Any, *given: Any, **options: Any) -> Any:
         if _is_evil(job.key):
             raise KeyError("stand")
         return real(job, *given, **options)
 
-    patch.setattr(planning, "stand", stand)
+    for module in (standing, picture):
+        patch.setattr(module, "stand", stand)
 
 
 def _in_view(patch: pytest.MonkeyPatch) -> None:
-    real = planning._view
+    real = standing._view
 
     def view(standing: Any) -> JobView:
         if _is_evil(standing.job.key):
             raise OverflowError("int too large to convert to float")
         return real(standing)
 
-    patch.setattr(planning, "_view", view)
+    patch.setattr(standing, "_view", view)
 
 
 def _in_arrays(patch: pytest.MonkeyPatch) -> None:
     """A number that is too large for an array has passed all parsers."""
-    real = planning._view
+    real = standing._view
 
     def view(standing: Any) -> JobView:
         made = real(standing)
         return replace(made, priority=10**30) if _is_evil(standing.job.key) else made
 
-    patch.setattr(planning, "_view", view)
+    patch.setattr(standing, "_view", view)
 
 
 def _beside_others(patch: pytest.MonkeyPatch) -> None:
@@ -69,7 +70,7 @@ def _beside_others(patch: pytest.MonkeyPatch) -> None:
             raise ZeroDivisionError("build")
         return real(nodes, jobs, *given, **options)
 
-    patch.setattr(planning, "build", build)
+    patch.setattr(picture, "build", build)
 
 
 def _in_writes(patch: pytest.MonkeyPatch) -> None:
@@ -252,6 +253,6 @@ def test_jobs_that_fail_by_themselves_are_found_without_a_search(monkeypatch: py
         identity = replace(made.identity, name=f"{'evil' if i % 2 else 'good'}-{i}", uid=f"u{i}")
         jobs.append(values.job(replace(made, identity=identity)))
     at = values.capacity()
-    shown = planning.picture(jobs, at.nodes, (), (), at, now=values.NOW)
+    shown = picture.picture(jobs, at.nodes, (), (), at, now=values.NOW)
     assert shown.snapshot.jobs == 150
     assert len(shown.left_out) == 150

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from diflow import keys
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.node_checks import by_rank, left_out
-from diflow.allocator.engine.reconcile import Job, reconcile
+from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.records import PodRead
 from diflow.job import NodeCheck
 from diflow.state import nodecheck

@@ -11,8 +11,10 @@ import pytest
 
 from diflow import keys
 from diflow.allocator.engine.free_capacity import FreeCapacity
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.reconcile import Job, Pace, reconcile, timestamp
+from diflow.allocator.engine.reconcile import Pace, reconcile
+from diflow.durations import timestamp
 from diflow.state.failures import UNCOUNTED_MESSAGES
 from diflow.state.roster import roster
 from tests.allocator.values import CPU, NOW, capacity, job, node, pod, read, role, tree

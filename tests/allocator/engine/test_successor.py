@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, keys
+from diflow.allocator.engine import executor
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain
 from diflow.state.status import derive
 from tests.allocator.crashing import Crash
 from tests.allocator.engine.test_crashes import rest_through_crashes
+from tests.allocator.engine.test_faults import leader
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
 
@@ -216,6 +218,21 @@ def test_a_job_whose_tasks_leave_no_room_for_another_name_goes_on_where_it_is_an
         assert [m for r, m in at.events("l") if r == "Refused"] == [
             "its Workflow is full, and the names of its tasks are too long for it to get a next one"
         ]
+
+
+def test_a_job_whose_next_workflow_cannot_be_made_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RecursionError("its spec is nested too deeply")
+
+    monkeypatch.setattr(executor, "successor", fails)
+    with small(most_nodes=1) as at:
+        at.cluster.submit(elastic())
+        until_runs(at)
+        (node,) = set(at.cluster.running("long").values())
+        at.cluster.cordon(node)
+        at.until(lambda: "nested" in leader(at).allocator.executor.refusals.get("default/long", ""), "it backs off")
+        at.cluster.submit(job("other", task(cpu="1")))
+        at.until(lambda: at.cluster.running("other"), "the other one runs")
 
 
 # --- disturbances between the two writes ------------------------------------------------------------------------------

@@ -73,18 +73,18 @@ def test_those_that_wait_for_a_silent_rank_are_restarted_with_it_and_other_tasks
     given = signs(2000, [1350, 1995, 1995, 1995], [1350, 1352, 1352, 1990], [70, 70, 70, 9])
     found = verdict(given, tasks=[3, 1])
     assert said(found.silent, found.stalled) == said({0}, frozenset())
-    assert found.again == {0, 1, 2}
+    assert found.restart == {0, 1, 2}
     assert found.behind == {0}
 
 
 def test_a_rank_that_advances_is_not_restarted_with_one_that_is_silent() -> None:
     found = verdict(signs(2000, [1350, 1995], [1350, 1990], [70, 99]), tasks=[2])
-    assert said(found.again, found.behind) == said({0}, frozenset())
+    assert said(found.restart, found.behind) == said({0}, frozenset())
 
 
 def test_the_ranks_that_never_report_are_restarted_with_the_one_that_speaks_for_them() -> None:
     found = verdict(signs(2000, [1999, NEVER, NEVER], [1000, NEVER, NEVER], [70, 0, 0]), tasks=[2, 1])
-    assert said(found.stalled, found.again, found.behind) == said({0}, {0, 1}, frozenset())
+    assert said(found.stalled, found.restart, found.behind) == said({0}, {0, 1}, frozenset())
 
 
 def test_what_an_earlier_pod_reported_is_not_the_present_ones() -> None:

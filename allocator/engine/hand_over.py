@@ -1,0 +1,66 @@
+"""Hands a job over to its next Workflow, when this one has grown too large."""
+
+from __future__ import annotations
+
+from diflow import keys
+from diflow.allocator.engine import patches
+from diflow.allocator.engine.job import Job
+from diflow.allocator.engine.patches import Note, Write
+from diflow.allocator.engine.records import JobRead
+from diflow.allocator.engine.rounds import decision
+from diflow.state.parameters import replicas_text
+from diflow.state.patches import live
+
+
+def hand_over(job: Job, now: float) -> list[Write]:
+    """Hand the job over to its next Workflow, if there is one.
+
+    The last write makes the next Workflow the authoritative one, so changes to this one are copied to it first.
+    """
+    read, after = job.read, job.after
+    if after is None or read.continued_in:
+        return []
+    if read.has_ended or read.is_stopping:
+        if after.has_ended or after.is_stopping:
+            return []
+        why = f"the job ended in {read.identity.name}, before it continued here"
+        return [patches.stop_job(after, decision=decision("stop", why, now), of=read.key)]
+    if not read.problem and (update := _copy_changes(read, after)):
+        return [update]
+    note = Note("Continued", f"continues in {after.identity.name}: this Workflow has {read.tree.count} nodes")
+    return [
+        patches.change_job(
+            read,
+            parameters=live(current=""),
+            annotations={keys.CONTINUED_IN: after.identity.name},
+            labels={keys.CHAIN: read.name, keys.PART: str(read.part)},
+            note=note,
+        )
+    ]
+
+
+def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
+    """Copy what has changed in this Workflow since the next one was created; None if nothing has."""
+    wanted = replicas_text(read.parameters)
+    restarts, rounds = read.restarts, read.reschedules + 1
+    here = (wanted, read.bounds, read.is_suspended, restarts, rounds)
+    there = (
+        replicas_text(after.parameters),
+        after.bounds,
+        after.is_suspended,
+        after.restarts_before,
+        after.rounds_before,
+    )
+    if here == there or after.problem:
+        return None
+    return patches.change_job(
+        after,
+        parameters=live(replicas=wanted),
+        annotations={
+            keys.BOUNDS: read.bounds or None,
+            keys.RESTARTS_BEFORE: str(restarts),
+            keys.ROUNDS_BEFORE: str(rounds),
+        },
+        spec={"suspend": read.is_suspended or None},
+        of=read.key,
+    )

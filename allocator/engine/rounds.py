@@ -1,0 +1,77 @@
+"""New rounds and changed places: the writes by which a job moves, and the text of a decision."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Set
+from typing import Any
+
+from diflow.allocator.engine import patches
+from diflow.allocator.engine.job import Job
+from diflow.allocator.engine.patches import Write
+from diflow.bounds import MOST_PARTS
+from diflow.durations import timestamp
+from diflow.state import chain
+from diflow.state.allocation import Allocation
+from diflow.state.exclusions import Exclusions
+from diflow.state.patches import live
+
+# The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
+# if Argo evaluates it with a copy of the Workflow from before the decision.
+REJECTED = "Pod was rejected"
+
+
+def next_round(
+    job: Job, counts: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]], *, now: float, **note_and_decision: Any
+) -> Write:
+    """As `patches.new_round`; if the job's Workflow is full, in the next Workflow."""
+    return patches.new_round(
+        job.read, counts, nodes, now=now, names=next_names(job) if job.is_full else (), **note_and_decision
+    )
+
+
+def place_again(
+    job: Job,
+    gone: Set[tuple[str, int]],
+    *,
+    now: float,
+    excluded: Exclusions | None = None,
+    memory: Mapping[str, int] | None = None,
+    **note_and_decision: Any,
+) -> Write:
+    """Take the places of the replicas `gone` (task, index) back, so that planning finds others, and record `excluded`
+    and `memory`, the MiB of the next pods by task.
+
+    A preemptible job moves as a whole: to a new round, which has no places yet. This uses none of its backoffLimit.
+    `note_and_decision`: as in `patches`.
+    """
+    read, at = job.read, job.read.allocation
+    if read.is_preemptible:
+        counts = {role.name: role.low for role in read.roles}
+        return next_round(job, counts, {}, now=now, excluded=excluded, memory=memory, **note_and_decision)
+    moved = None
+    if gone and at is not None and at.round == read.current:
+        nodes = {
+            task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
+            for task, places in at.nodes.items()
+        }
+        moved = Allocation(at.round, nodes, now, at.first, at.moves)
+    return patches.change_job(
+        read, parameters=live(memory=memory), allocation=moved, excluded=excluded, **note_and_decision
+    )
+
+
+def next_names(job: Job) -> tuple[str, ...]:
+    """Candidate names of the job's next Workflow, in order of preference; none if the tasks' names are too long."""
+    read = job.read
+    if read.part >= MOST_PARTS:
+        return ()
+    longest = chain.longest_name({role.name: role.high for role in read.roles})
+    salt = hashlib.sha256(read.identity.uid.encode()).hexdigest()[:5]
+    names = (chain.part_name(read.name, read.part + 1, most_characters=longest, salt=given) for given in ("", salt))
+    return tuple(name for name in names if name)
+
+
+def decision(action: str, why: str, now: float) -> dict[str, str]:
+    """The content of the annotation `diflow/decision`."""
+    return {"action": action, "why": why, "time": timestamp(now)}
