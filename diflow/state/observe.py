@@ -12,7 +12,7 @@ from typing import Any
 
 from diflow import keys
 from diflow.state import failures, modules, nodes, signals, untrusted
-from diflow.state.advice import tell
+from diflow.state.advice import with_advice
 from diflow.state.failures import Rules, Verdict
 from diflow.state.health import HealthState
 from diflow.state.nodenames import NodeName
@@ -280,7 +280,7 @@ def waiting_reason(pod: Object, *, gated: str = "") -> str:
                 if gated and gates == [keys.GATE]:
                     return gated
                 return f"waits to be admitted (gate {', '.join(gates)})" if gates else "waits to be admitted"
-            return tell(_sentence(condition.get("reason") or "", condition.get("message") or ""))
+            return with_advice(_sentence(condition.get("reason") or "", condition.get("message") or ""))
     return ""
 
 
@@ -289,7 +289,7 @@ def _reason_of_container(container: Object) -> str:
     waiting = state.get("waiting") or {}
     reason = waiting.get("reason") or ""
     if reason and reason not in ("ContainerCreating", "PodInitializing"):
-        return tell(_sentence(reason, waiting.get("message") or ""))
+        return with_advice(_sentence(reason, waiting.get("message") or ""))
     return "its node check runs" if container.get("name") == keys.CHECK_CONTAINER and state.get("running") else ""
 
 
@@ -359,7 +359,7 @@ def _by_node(node: Node, gated: str) -> _End:
         finished=node.finished if ended else "",
     )
     if found.phase == "Pending" and not _is_on_its_way(message):
-        found.waiting = gated if gated and message.startswith(_GATED) else tell(message)
+        found.waiting = gated if gated and message.startswith(_GATED) else with_advice(message)
     # If the pod is gone, only Argo's node is left: with an exit code it has run; else it was probably taken away.
     has_code = node.exit_code is not None or "exit code" in message
     ran_and_ended = found.phase == "Succeeded" or has_code or (node.host != "" and failures.is_uncounted(node.message))

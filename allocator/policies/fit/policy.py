@@ -38,15 +38,15 @@ from diflow.allocator.policies.fixed_point import followed, no_worse_than_keepin
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.turns import Turn, turn_of, waits_since
 from diflow.allocator.policies.waiting import (
+    Explained,
     Feasibility,
     JobReasons,
     Kept,
-    Told,
+    explain_impossible,
     explain_waiting,
     minimum_gang,
     reserve,
     start,
-    told_impossible,
 )
 
 AGAIN, GROW, START = 0, 1, 2
@@ -462,9 +462,9 @@ class Cycle:
             s.role_job, weights=np.where(s.job_preemptible[s.role_job], s.role_max, s.role_desired), minlength=s.jobs
         )
         self._lift()
-        told: dict[tuple[int, int], Told] = {}
+        explained: dict[tuple[int, int], Explained] = {}
         for j in np.flatnonzero(after == 0).tolist():
-            self._explain_waiting(j, before, after, told)
+            self._explain_waiting(j, before, after, explained)
         for j in np.flatnonzero(after > 0).tolist():
             why, subject = self.blame.get(j, (Why.KEPT, -1))
             subject = self._receiver(subject)
@@ -503,7 +503,9 @@ class Cycle:
         """Cache key: jobs of one key wait for the same reason. A pinned job has a key of its own."""
         return self.ledger.facts.kinds[job], job if self.ledger.facts.pinned[job] else -1
 
-    def _explain_waiting(self, job: int, before: IntArray, after: IntArray, told: dict[tuple[int, int], Told]) -> None:
+    def _explain_waiting(
+        self, job: int, before: IntArray, after: IntArray, explained: dict[tuple[int, int], Explained]
+    ) -> None:
         ledger = self.ledger
         why, subject = self.blame.get(job, (Why.DOES_NOT_FIT, -1))
         stopped = why == Why.PREEMPTED_FOR_PRIORITY and before[job] > 0 and after[subject] > before[subject]
@@ -513,13 +515,13 @@ class Cycle:
             self.reasons.set(job, why, (0.0, before[job], 0.0), subject)
             return
         if job in self.impossible:
-            self.reasons.set(job, *told_impossible(ledger, job, self.impossible[job]))
+            self.reasons.set(job, *explain_impossible(ledger, job, self.impossible[job]))
             return
         kind = self._kind(job)
-        if kind not in told:
+        if kind not in explained:
             left = max(0.0, self.turn.until - self.snapshot.now_seconds) if self.turn is not None else 0.0
-            told[kind] = explain_waiting(ledger, job, self.reserved_for, left_seconds=left)
-        self.reasons.set(job, *told[kind])
+            explained[kind] = explain_waiting(ledger, job, self.reserved_for, left_seconds=left)
+        self.reasons.set(job, *explained[kind])
 
     def _explain_not_growing(self, after: IntArray) -> None:
         """Reasons of jobs that do not grow into free capacity: they were resized recently, or would gain too little."""
