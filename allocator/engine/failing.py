@@ -129,7 +129,8 @@ def _elsewhere(read: JobRead, ending: Ending, draft: _Draft, now: float) -> str:
     if draft.excluded.is_full(now) and ending.host not in draft.excluded.at(now):
         many = counted(MOST_EXCLUDED, "node")
         return f"{_failed(ending)}, after {many} were left out for this job: the nodes are not the reason"
-    code = ending.message.partition(": ")[2] or ending.message
+    end = ending.message.partition(": ")[2] or ending.message
+    code = f"node check, {end}" if is_of_node_check(ending) else end
     draft.excluded = draft.excluded.without(
         ending.host, reason=f"{ending.replica}: {code}", source=SOURCE, now=now, attempts=attempts
     )

@@ -389,13 +389,15 @@ def _began(status: Mapping[str, Any]) -> float:
 
 
 def _pending_since(pod: Mapping[str, Any]) -> float:
-    """Since when a bound pod has been waiting for its node; 0 if it has no node, or if a container of it runs."""
-    status = untrusted.sub(pod, "status")
-    if status.get("phase") not in (None, "Pending") or not untrusted.sub(pod, "spec").get("nodeName"):
+    """Since when a bound pod has been waiting for its node; 0 if it has no node, if an init container works, or if the
+    work runs. Argo's container `wait`, and others beside the work, run while its image cannot be pulled."""
+    spec, status = untrusted.sub(pod, "spec"), untrusted.sub(pod, "status")
+    if status.get("phase") not in (None, "Pending") or not spec.get("nodeName") or _began(status):
         return 0.0
-    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    if any(untrusted.sub(container, "state").get("running") for container in every):
-        return 0.0  # an init container works
+    beside = {c.get("name") for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"}
+    for container in status.get("initContainerStatuses") or []:
+        if container.get("name") not in beside and untrusted.sub(container, "state").get("running"):
+            return 0.0
     bound: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
     since = bound.get("lastTransitionTime") if bound.get("status") == "True" else None
     return untrusted.seconds(since) or untrusted.seconds(untrusted.sub(pod, "metadata").get("creationTimestamp"))

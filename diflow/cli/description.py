@@ -173,6 +173,8 @@ def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
     state = JobState.parse(job.workflow)
     count = len(record.entries) if record.round == state.current else 0
     parts = [f"{count} of {job.status.replicas} replicas in round {state.current}"]
+    if not count and isinstance(given, dict) and given.get("command"):
+        return [("Node check", "by a command of the job; it has reported no figures")]
     if not count and not job.status.ended and any(_is_checked(pod) for pod in job.pods):
         parts.append("no result has reached the server yet (`diflow doctor` checks whether it runs)")
     failed = [f"rank {rank}: {entry.failed}" for rank, entry in record.entries.items() if entry.failed]

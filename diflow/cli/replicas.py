@@ -38,7 +38,8 @@ def rows(seen: Observation, *, now: datetime) -> list[Row]:
     latest = seen.latest()
     moves: dict[tuple[str, int], int] = {}
     for past in seen.attempts:
-        if past.round == seen.round and past.uncounted:
+        # As the sum of the job: one that never had a node is no reschedule.
+        if past.round == seen.round and past.uncounted and (past.host or past.placed):
             key = (past.task, past.index)
             moves[key] = moves.get(key, 0) + 1
     out = []

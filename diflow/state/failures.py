@@ -162,6 +162,12 @@ def reason_of(message: str) -> str:
     return "unknown" if message else ""
 
 
+def ended_container(message: str) -> tuple[str, int]:
+    """The container that Argo's message names as the one that failed, and its exit code; ("", 0) if it names none."""
+    found = _CODE.match(message)
+    return (found[1], int(found[3])) if found is not None else ("", 0)
+
+
 _NODE_CHECK: Final = Rule("Elsewhere", "node check", f"^{keys.CHECK_CONTAINER}: [A-Za-z]+ [(]exit code [0-9]+[)]")
 _TAKEN_AWAY: Final = Rule("Ignore", "default: evicted, preempted or lost", "|".join(UNCOUNTED_MESSAGES))
 ALWAYS: Final = Rules((_TAKEN_AWAY,))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diflow import keys
 from diflow.figures import quantity
-from diflow.state.failures import STOPPED
+from diflow.state.failures import STOPPED, ended_container
 from diflow.state.observe import Attempt, Observation
 
 
@@ -72,9 +73,14 @@ def _never_ran(attempt: Attempt) -> bool:
 
 def _reason(attempt: Attempt) -> str:
     reason = attempt.verdict.reason if attempt.verdict is not None else ""
-    parts = [reason or "unknown"]
-    if attempt.exit_code:
-        parts.append(f"exit code {attempt.exit_code}")
+    code = f"exit code {attempt.exit_code}" if attempt.exit_code else ""
+    container, number = ended_container(attempt.message)  # without a name it is the work's
+    if container == keys.CHECK_CONTAINER:
+        reason, code = "node check", f"exit code {number}"
+    elif container and not code:  # Argo records the exit code of the work alone
+        code = f"exit code {number} of {container}"
+    # Of a code without a meaning, the code says more than "unknown".
+    parts = [part for part in ("" if code and reason == "unknown" else reason, code) if part] or ["unknown"]
     if attempt.memory and attempt.verdict is not None and attempt.verdict.action == "MoreMemory":
         parts.append(f"with {quantity('memory', attempt.memory)}")
     return ", ".join(parts)

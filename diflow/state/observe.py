@@ -365,7 +365,8 @@ def _by_node(node: Node, gated: str) -> _End:
     ran_and_ended = found.phase == "Succeeded" or has_code or (node.host != "" and failures.is_uncounted(node.message))
     ran = found.phase == "Running" or (ended and ran_and_ended)
     found.placed = node.started if node.host or ran else ""
-    found.ready = node.started if ran else ""
+    # A node check that fails ends the pod before its work begins.
+    found.ready = node.started if ran and not node.message.startswith(f"{keys.CHECK_CONTAINER}: ") else ""
     found.is_ready = found.phase == "Running"
     return found
 
@@ -394,7 +395,8 @@ def _add_pod(found: _End, pod: Object, gated: str, *, created: str, has_ended: b
     if found.exit_code is None:
         found.exit_code = nodes.exit_code(terminated.get("exitCode"))
     found.ready = _since(conditions.get("Ready")) or _started(main) or (found.ready if has_ended else "")
-    if found.phase == "Running" and not found.is_ready and not conditions.get("Ready"):
+    is_starting = found.phase == "Running" and not found.is_ready and not conditions.get("Ready")
+    if main.get("waiting") or is_starting:
         found.ready = ""
 
 

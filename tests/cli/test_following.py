@@ -192,6 +192,19 @@ def test_a_job_does_not_run_whose_pod_was_just_deleted(diflow: Cli, loss: str) -
     assert len(made.pods) == 3
 
 
+def test_a_pod_that_never_had_a_node_is_no_reschedule_of_its_replica(diflow: Cli) -> None:
+    made = job()
+    all_ready(made)
+    made.pods[0].gone(40)
+    made.pod("learner-0", created=41, uncounted=1).gone(42, message="Pod was rejected: it is made again")
+    made.pod("learner-0", created=43, uncounted=2).ready(45)
+    diflow.has(made)
+    out = diflow("describe", "job").out
+    row = next(line.split() for line in out.splitlines() if line.startswith("  learner-0"))
+    assert row[:5] == ["learner-0", "0", "Running", "0", "1"]
+    assert "Reschedules: 1\n" in out
+
+
 def test_a_job_whose_pods_may_not_be_seen_runs_as_argo_says(diflow: Cli) -> None:
     made = job()
     all_ready(made)

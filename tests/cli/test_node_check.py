@@ -37,6 +37,18 @@ def test_describe_tells_what_the_node_check_has_found(diflow: Cli) -> None:
     assert found[1] == "2 of 3 replicas in round 1; rank 1: no disk"
 
 
+def test_describe_expects_no_results_of_a_command_of_the_jobs_own(diflow: Cli) -> None:
+    diflow.has(gang())
+    made = diflow.api.objects[WORKFLOW.path("default")]["cartpole"]
+    manifest = json.loads(made["metadata"]["annotations"][keys.DIJOB])
+    manifest["spec"]["nodeCheck"] = {"image": "mine", "command": ["check"]}
+    made["metadata"]["annotations"][keys.DIJOB] = json.dumps(manifest)
+    diflow.api.add(WORKFLOW, made)
+    found = re.search(r"^Node check: +(.*)$", diflow("describe", "cartpole").out, re.MULTILINE)
+    assert found is not None
+    assert found[1] == "by a command of the job; it has reported no figures"
+
+
 def test_describe_says_that_no_result_has_reached_a_server(diflow: Cli) -> None:
     """As where no server is installed: the checks run until their time is over, and then the work begins."""
     job = gang()

@@ -118,7 +118,7 @@ def test_argo_alone_counts_ignores_and_ends_the_job(live: Live) -> None:
 
     assert live.ended(ends) == "Failed"
     assert len(attempts(live, ends, "worker")) == 1
-    assert told(live, ends) == [("unknown, exit code 3", "failurePolicy.rules[0]", "the job ended")]
+    assert told(live, ends) == [("exit code 3", "failurePolicy.rules[0]", "the job ended")]
 
     assert live.ended(hungry) == "Failed"  # nobody gives it more: it counts
     (one,) = told(live, hungry)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from diflow import DIJob, Task
+from diflow.job import NodeCheck
 from diflow.server.page.facts import trim_workflow
 from diflow.state.followed import Failure, failures
 from diflow.state.observe import observe
@@ -87,6 +90,30 @@ def test_a_counted_failure_and_one_that_waits() -> None:
     )
     assert first.followed == "started again (1 of 3)"
     assert (second.followed, second.rule) == ("waits to be started again", "none: all other failures")
+
+
+def test_a_node_check_of_the_users_own_is_named_with_its_exit_code() -> None:
+    (one,) = seen(
+        attempt(f"{ONE}(0).worker(0)", 1, "diflow-check: Error (exit code 3)"),
+        node_check=NodeCheck(image="mine", command=("check",)),
+    )
+    assert (one.reason, one.rule) == ("node check, exit code 3", "node check")
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "reason"),
+    [
+        ("main: Error (exit code 3)", 3, "exit code 3"),  # the code says more than "unknown"
+        ("main: Error (exit code 1)", 1, "error of the program, exit code 1"),
+        ("setup: Error (exit code 1)", None, "error of the program, exit code 1 of setup"),
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.", None, "unknown"),
+    ],
+)
+def test_the_reason_has_the_exit_code_and_the_container_that_is_not_the_work(
+    message: str, code: int | None, reason: str
+) -> None:
+    (one,) = seen(attempt(f"{ONE}(0).worker(0)", 1, message, code=code))
+    assert one.reason == reason
 
 
 def test_the_end_of_the_job() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from diflow.state.status import PHASES, unknown
+from diflow.state.status import PHASES, derive, unknown
 from tests.state.seen import SeenJob, at, history, phases
 
 Case = Callable[[], SeenJob]
@@ -234,6 +234,20 @@ def test_an_evicted_pod_brings_the_job_back_to_running_without_counting_as_a_res
     status = job.derive()
     assert history(status)[-2:] == [("Rescheduling", 20), ("Running", 30)]
     assert (status.restarts, status.reschedules) == (0, 1)
+
+
+@pytest.mark.parametrize("has_pods", [True, False])
+def test_a_job_whose_node_check_fails_was_never_running(has_pods: bool) -> None:
+    job = SeenJob(worker=1)
+    checked = job.pod("worker-0", created=1).placed(2)
+    checked.node.update(phase="Failed", finishedAt=at(9), message="diflow-check: Error (exit code 3)")
+    assert checked.pod is not None
+    main = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+    checked.pod["status"] |= {"phase": "Failed", "containerStatuses": [main]}
+    job.pod("worker-0", created=10, uncounted=1)
+    status = derive(job.workflow(), [pod.pod for pod in job.pods if pod.pod] if has_pods else [])
+    assert [condition.type for condition in status.conditions][-1] == "Rescheduling"
+    assert "Running" not in [condition.type for condition in status.conditions]
 
 
 def test_a_pod_killed_from_outside_is_told_from_one_that_failed_by_what_argo_did_next() -> None:

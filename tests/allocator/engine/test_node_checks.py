@@ -194,6 +194,7 @@ def test_a_check_of_the_users_own_that_fails_leaves_its_node_out_and_counts_for_
         assert at.cluster.restarts("j") == 0
         record = Exclusions.parse(at.cluster.workflow("j")["metadata"]["annotations"][keys.EXCLUDED])
         assert record.at(at.cluster.wall()) == {bad}
+        assert record.entries[0].reason == "worker-1: node check, Error (exit code 3)"
         assert nodecheck.moves(record) == 1
 
 

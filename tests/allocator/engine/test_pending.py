@@ -265,6 +265,8 @@ def pod(**status: Any) -> dict[str, Any]:
     }
 
 
+PULLS = {"state": {"waiting": {"reason": "ImagePullBackOff"}}}
+RUNS = {"state": {"running": {"startedAt": "2026-01-01T00:01:02Z"}}}
 BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z"}]
 
 
@@ -276,11 +278,19 @@ BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-
         ({"conditions": BOUND, "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}, 60),
         ({"conditions": BOUND, "initContainerStatuses": [{"state": {"running": {"startedAt": "x"}}}]}, None),
         ({"conditions": BOUND, "phase": "Running"}, None),
+        # Argo's container runs while the image of the work cannot be pulled.
+        ({"conditions": BOUND, "containerStatuses": [{"name": "main", **PULLS}, {"name": "wait", **RUNS}]}, 60),
+        ({"conditions": BOUND, "containerStatuses": [{"name": "main", **RUNS}, {"name": "mine", **PULLS}]}, None),
+        # An init container that does not end is one beside the work.
+        ({"conditions": BOUND, "initContainerStatuses": [{"name": "sidecar", **RUNS}]}, 60),
+        ({"conditions": BOUND, "initContainerStatuses": [{"name": "sidecar", **RUNS}, {"name": "x", **RUNS}]}, None),
     ],
 )
 def test_since_when_a_pod_is_pending(status: dict[str, Any], seconds: float | None) -> None:
     created = 1_767_225_600.0
-    assert read_pod(pod(**status)).pending_since == (0.0 if seconds is None else created + seconds)
+    given = pod(**status)
+    given["spec"]["initContainers"] = [{"name": "sidecar", "restartPolicy": "Always"}, {"name": "x"}]
+    assert read_pod(given).pending_since == (0.0 if seconds is None else created + seconds)
 
 
 def test_why_a_pod_does_not_start_is_bounded() -> None:
