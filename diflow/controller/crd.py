@@ -24,9 +24,10 @@ from diflow.controller.schemas import (
     status,
 )
 from diflow.controller.statuses import ADVICE
-from diflow.job import DIJob, Task
+from diflow.job import DIJob, Health, NodeCheck, Task
 from diflow.names import TASK_PATTERN
 from diflow.spec import ditask
+from diflow.state.status import HEALTHY
 from diflow.yamltext import dump_yaml
 
 PLURAL: Final = "dijobs"
@@ -105,7 +106,13 @@ def _v2alpha1() -> Json:
             {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts"},
             {"name": "Reschedules", "type": "integer", "jsonPath": ".status.reschedules"},
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-            # With `-o wide` alone: it is long, and may change each second.
+            # With `-o wide` alone: few jobs have the first one, and the last one is long, and may change each second.
+            {
+                "name": "Healthy",
+                "type": "string",
+                "jsonPath": f".status.conditions[?(@.type=='{HEALTHY}')].status",
+                "priority": 1,
+            },
             {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
         ],
         "schema": {"openAPIV3Schema": _root()},
@@ -147,7 +154,7 @@ def _root() -> Json:
 
 
 def _spec() -> Json:
-    fields = own(DIJob)
+    fields, check = own(DIJob), NodeCheck()
     cannot = f"cannot change in a job that was created. What can change are {CHANGEABLE}; for the rest {ADVICE}"
     return {
         "type": "object",
@@ -214,8 +221,8 @@ def _spec() -> Json:
             ),
             "nodeCheck": described(
                 ANYTHING,
-                "A check of the nodes before the work: true, or an object with image, command, timeoutSeconds and "
-                "maxMoves.",
+                "A check of the nodes before the work: true, or an object with image, command, timeoutSeconds (by "
+                f"default {check.timeout_seconds}) and maxMoves ({check.max_moves}).",
             ),
             "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
             "volumes": {
@@ -249,12 +256,17 @@ def _spec() -> Json:
 
 def _health(fields: Json) -> Json:
     """The schema of this field. The deadlines are bounded below, but for 0."""
+    of = Health()
     texts = {
-        "heartbeatSeconds": "A replica without any sign of life for so long is silent. 0: never.",
-        "progressSeconds": "A replica whose step has not risen for so long is stalled. 0: never.",
-        "firstProgressSeconds": "The same, from the start of a pod to its first step.",
-        "action": "report names the replicas; restart also starts them again, not counted by backoffLimit.",
-        "maxRestarts": "The most restarts of the job for this reason.",
+        "heartbeatSeconds": "A replica without any sign of life for so long is silent. 0: never. "
+        f"By default {of.heartbeat_seconds}.",
+        "progressSeconds": "A replica whose step has not risen for so long is stalled. 0: never. "
+        f"By default {of.progress_seconds}.",
+        "firstProgressSeconds": "The same, from the start of a pod to its first step. "
+        f"By default {of.first_progress_seconds}.",
+        "action": "report names the replicas; restart also starts them again, not counted by backoffLimit. "
+        f"By default {of.action}.",
+        "maxRestarts": f"The most restarts of the job for this reason. By default {of.max_restarts}.",
     }
     least = bounds.LEAST_HEALTH_SECONDS
     properties = {name: described(schema, texts[name]) for name, schema in fields["properties"].items()}

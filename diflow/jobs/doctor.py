@@ -154,7 +154,11 @@ def _memory(cluster: Cluster) -> Finding:
 
 def _optional(cluster: Cluster, name: str, *, what: str, without: str) -> Finding:
     """A ConfigMap of the namespace that jobs can do without, and what is missing then."""
-    if cluster.find(CONFIG_MAP, name) is not None:
+    found = cluster.find(CONFIG_MAP, name)
+    if found is not None and found.get("immutable") is True:
+        remedy = f"kubectl delete -n {cluster.namespace} configmap {name}, and apply manifests/jobs again"
+        return Finding(what, ok=False, detail=f"immutable, so {without}", remedy=remedy)
+    if found is not None:
         return Finding(what, ok=True)
     advice = f"kubectl apply -n {cluster.namespace} -k manifests/jobs"
     return Finding(what, ok=True, detail=f"missing, so {without}", advice=advice)

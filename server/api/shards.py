@@ -165,6 +165,12 @@ class Shards:
                     f"the server may not keep ledgers of shards in namespace {view.namespace}: "
                     f"kubectl apply -n {view.namespace} -k manifests/shards ({error})"
                 ) from None
+            except InvalidError as error:  # somebody has made it immutable, or it has other data
+                self._known.pop(key, None)
+                raise conflict(
+                    f"ConfigMap {PREFIX}{view.name} cannot be written ({error.message}): delete it to begin again with "
+                    "all shards"
+                ) from None
             except DiflowError as error:
                 self._known.pop(key, None)  # whether it was stored is not known
                 raise from_diflow(error) from None

@@ -260,6 +260,16 @@ def test_doctor_advises_where_ended_jobs_are_not_recorded(diflow: Cli) -> None:
     assert "✓ record of ended jobs in default\n" in diflow("doctor").out
 
 
+@pytest.mark.parametrize("name", ["diflow-ended", "diflow-applications"])
+def test_doctor_finds_a_record_that_cannot_be_written(diflow: Cli, name: str) -> None:
+    diflow.prepare()
+    diflow.api.add(CONFIG_MAP, {"metadata": {"name": name}, "immutable": True})
+    result = diflow("doctor")
+    assert result.code != 0
+    assert "in default: immutable, so " in result.out
+    assert f"→ kubectl delete -n default configmap {name}, and apply manifests/jobs again" in result.out
+
+
 def test_doctor_advises_where_applications_are_not_remembered(diflow: Cli) -> None:
     diflow.prepare()
     result = diflow("doctor")

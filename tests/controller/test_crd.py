@@ -68,7 +68,7 @@ def test_it_is_stored_and_served_with_a_status_and_the_columns_of_di_orchestrato
     assert (made["name"], made["served"], made["storage"]) == ("v2alpha1", True, True)
     assert made["subresources"] == {"status": {}}
     assert [column["name"] for column in made["additionalPrinterColumns"]] == [
-        "Phase", "ReadyReplicas", "Replicas", "Restarts", "Reschedules", "Age", "Message",
+        "Phase", "ReadyReplicas", "Replicas", "Restarts", "Reschedules", "Age", "Healthy", "Message",
     ]  # fmt: skip
     assert crd()["spec"]["names"]["shortNames"] == ["dijob"]
     assert crd()["metadata"]["name"] == "dijobs.diengine.opendilab.org"

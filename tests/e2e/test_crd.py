@@ -194,4 +194,4 @@ def test_kubectl_explains_a_container_and_prints_the_columns(live: Live) -> None
     columns = ["NAME", "PHASE", "READYREPLICAS", "REPLICAS", "RESTARTS", "RESCHEDULES", "AGE"]
     assert head.split() == columns
     wide = live.kubectl("get", "dijob", "shown", "-o", "wide").splitlines()[0]
-    assert wide.split() == [*columns, "MESSAGE"]
+    assert wide.split() == [*columns, "HEALTHY", "MESSAGE"]

@@ -216,6 +216,20 @@ async def test_a_ledger_that_somebody_broke_is_said_of_this_job_alone(place: Pla
 
 
 @asynchronous
+async def test_of_a_ledger_that_cannot_be_written_the_answer_says_what_to_do(place: Place) -> None:
+    place.running(elastic(replicas=2))
+    async with place.asked() as client:
+        refused = status(422, "data: Forbidden: field is immutable when `immutable` is set", reason="Invalid")
+        place.api.fail(refused, path="configmaps", times=1)
+        answer = await ask(client, token(place))
+        assert answer.status_code == 409
+        said = answer.json()["message"]
+        assert said.startswith(f"ConfigMap {NAME} cannot be written (")
+        assert "immutable" in said
+        assert said.endswith("delete it to begin again with all shards")
+
+
+@asynchronous
 async def test_the_ledger_of_a_former_job_of_the_name_counts_for_nothing(place: Place) -> None:
     place.running(elastic(replicas=2))
     old = {"metadata": {"name": NAME, "ownerReferences": [{"uid": "uid-of-another"}]}, "data": {"ledger": "no ledger"}}
