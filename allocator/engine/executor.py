@@ -200,7 +200,7 @@ class Executor:
                     text = f"no annotation can be added to {write.kind.name} {target.name}: {error}"
                     self.record_event(job, Note("Refused", text, is_warning=True), salt=target.uid)
         if less is None:
-            if write.is_only_told:
+            if write.is_only_text:
                 return None
             raise InvalidError(f"{write.kind.name} {target.name} is at its size limit: remove some of its annotations")
         try:

@@ -100,7 +100,7 @@ class Write:
         return {**self.body, "metadata": metadata}
 
     @property
-    def is_only_told(self) -> bool:
+    def is_only_text(self) -> bool:
         """Nothing depends on it: the text of a decision, a pod's roster, or what can be derived from the pods."""
         if self.is_optional:
             return True

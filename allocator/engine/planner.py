@@ -193,8 +193,8 @@ class Planner:
         rows = {standing.job.key: row for row, standing in enumerate(shown.standings)}
         use.sort(key=lambda write: admission_order(state.jobs[write.job]))
         free.sort(key=lambda write: admission_order(state.jobs[write.job]))
-        texts = [write for write in use if write.is_only_told]
-        use = [write for write in use if not write.is_only_told]
+        texts = [write for write in use if write.is_only_text]
+        use = [write for write in use if not write.is_only_text]
         done = write_in_order(
             free, use, Holdings(shown.snapshot, plan, rows), lambda some: self._executor.apply(some, state.jobs)
         )

@@ -294,12 +294,12 @@ def _unreadable(obj: Mapping[str, Any], error: Exception) -> JobRead:
     """A job of which only the Workflow's identity is known. Its pods still use capacity."""
     identity, status = _identity(obj), obj.get("status")
     phase = status.get("phase") if isinstance(status, dict) else ""
-    problem = f"its Workflow cannot be read ({_told(error)}): undo what was edited in it, or delete the job"
+    problem = f"its Workflow cannot be read ({_error_text(error)}): undo what was edited in it, or delete the job"
     has_ended = isinstance(phase, str) and phase in ENDED
     return JobRead(identity, 0.0, name=identity.name, has_ended=has_ended, problem="" if has_ended else problem)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 

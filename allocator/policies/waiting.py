@@ -213,17 +213,17 @@ def start(ledger: Ledger, job: int) -> bool:
     return ledger.try_gang(job, wanted) is not None or ledger.try_gang(job, minimum_gang(ledger, job)) is not None
 
 
-Told = tuple[Why, tuple[float, float, float], int]
+Explained = tuple[Why, tuple[float, float, float], int]
 """A reason, its values, and its subject (a queue or job; -1: none)."""
 
 
-def cap_that_binds(ledger: Ledger, job: int) -> Told | None:
+def cap_that_binds(ledger: Ledger, job: int) -> Explained | None:
     """The cap of the job's queue or its ancestors that the gang would exceed: the one that leaves the smallest part."""
     facts = ledger.facts
     queue = facts.job_queue[job]
     if not facts.capped or queue < 0:
         return None
-    found: Told | None = None
+    found: Explained | None = None
     least = 1.0
     need = ledger.amount(minimum_gang(ledger, job))
     for q in facts.chains[queue]:
@@ -264,7 +264,7 @@ def needed_and_fitting(ledger: Ledger, job: int) -> tuple[float, float]:
     return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job)[role], 2**31))
 
 
-def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_seconds: float = 0.0) -> Told:
+def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_seconds: float = 0.0) -> Explained:
     """Why a job that could run on an empty cluster does not fit in this ledger, which has no reservation.
 
     `reserved_for`: the job that has a reservation, for `left_seconds` more (0: unknown). The reason names it only if
@@ -279,7 +279,7 @@ def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_se
     return Why.DOES_NOT_FIT, (need, fits, 0.0), -1
 
 
-def told_impossible(ledger: Ledger, job: int, reason: Reason) -> Told:
+def explain_impossible(ledger: Ledger, job: int, reason: Reason) -> Explained:
     """`reason`, for which the job can never start, with its subject; a cap with what it leaves in this ledger."""
     queue = ledger.facts.job_queue[job]
     cap = cap_that_binds(ledger, job) if reason[0] is Why.QUEUE_CAP else None

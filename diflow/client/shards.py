@@ -156,7 +156,10 @@ class Shards:
             self._changed.notify_all()
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Report what is done, and give the other shards back. Without it others get them when the leases end."""
+        """Report what is done, and give the other shards back. Without it others get them when the leases end.
+
+        While the server is away it is tried again, within `timeout_seconds` and as long as the process lives.
+        """
         with self._changed:
             self._is_closing = True
             thread = self._thread
@@ -318,9 +321,10 @@ class Shards:
             except Exception as error:  # the loop waits for this thread
                 self._fail(UnavailableError(f"the server's answer cannot be read: {type(error).__name__}: {error}"))
                 break
-            if leaves or self._is_finished:
+            has_left = leaves and (failures == 0 or self._clock() >= self._ends)  # others get the shards then anyway
+            if has_left or self._is_finished:
                 break
-            self._rest(pause * (0.5 + 0.5 * chance.random()), is_failing=failures > 0)
+            self._rest(pause * (0.5 + 0.5 * chance.random()), is_failing=failures > 0, leaves=leaves)
         wire.close()
 
     def _body(self, done: list[int], *, wants: int, leaves: bool = False) -> dict[str, Any]:
@@ -354,12 +358,12 @@ class Shards:
             self._error = error
             self._changed.notify_all()
 
-    def _rest(self, seconds: float, *, is_failing: bool) -> None:
+    def _rest(self, seconds: float, *, is_failing: bool, leaves: bool) -> None:
         """Wait until there is something to ask for: half of the shards are used, the last is done, or it is time."""
         until = self._clock() + seconds
         renew = self._clock() + self._lease_seconds / 3
         with self._changed:
-            while not self._is_closing:
+            while leaves or not self._is_closing:
                 now = self._clock()
                 is_low = len(self._ready) <= self._prefetch // 2
                 is_used = bool(self._done) or self._asked_with < len(self._given) + len(self._covered)

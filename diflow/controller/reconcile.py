@@ -12,22 +12,22 @@ killed between any two of them, and two processes do not harm each other.
 
 from __future__ import annotations
 
-import hashlib
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from diflow import keys
-from diflow.controller import modules as pods_of_modules
 from diflow.controller import requests, statuses
 from diflow.controller.caches import Caches, StepPod
+from diflow.controller.coordinated import Coordinated
 from diflow.controller.objects import DIJobRead
+from diflow.controller.prerequisites import Prerequisites
 from diflow.controller.settings import ControllerSettings
 from diflow.controller.workqueue import Key
+from diflow.controller.writes import Writer
 from diflow.durations import timestamp
 from diflow.errors import (
     ConflictError,
@@ -37,16 +37,13 @@ from diflow.errors import (
     NotFoundError,
     UnavailableError,
 )
-from diflow.jobs import dijobs, prerequisites, submit, v1alpha1
+from diflow.jobs import dijobs, submit, v1alpha1
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
-from diflow.kube.events import event
-from diflow.kube.kinds import EVENT, POD, WORKFLOW
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.state import modules, status, untrusted
 from diflow.state.parameters import STOPS
-from diflow.state.patches import canonical_json
-from diflow.state.status import ENDED
 
 if TYPE_CHECKING:
     from diflow.job import DIJob
@@ -59,15 +56,6 @@ _CONFLICT_SECONDS: Final = (0.2, 30.0)
 # A Workflow that was created is in the cache long before.
 _CREATED_SECONDS: Final = 5.0
 _LONGEST_SLEEP_SECONDS: Final = 3600.0
-_READY_SECONDS: Final = 10.0
-# A coordinator asks each second which replicas it has, and disconnects from those that it has no more. DI-engine's
-# never asks again if one does not answer.
-_GOODBYE_SECONDS: Final = 3.0
-_MOST_READY: Final = 10_000
-# Pods of one job that are taken away in one look, while all other jobs wait; and until the next look, by which the
-# cache has seen these.
-_MOST_ENDED_PODS: Final = 32
-_MORE_PODS_SECONDS: Final = 0.2
 
 log = structlog.get_logger("diflow.controller")
 
@@ -99,18 +87,21 @@ class Reconciler:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster.without_retries()
-        self._caches, self._elector, self._settings = caches, elector, settings
-        self._clock, self._wall = clock, wall
+        self._caches, self._elector, self._settings, self._wall = caches, elector, settings, wall
+        self._writer = Writer(
+            self._cluster, caches, elector, status_seconds=settings.status_seconds, clock=clock, wall=wall
+        )
+        self._prerequisites = Prerequisites(clock)
+        self._coordinated = Coordinated(self._writer, clock=clock, wall=wall)
         self._failures: dict[Key, int] = {}
         self._conflicts: dict[Key, int] = {}
-        self._written: dict[Key, float] = {}
-        self._sent: dict[Key, tuple[str, str]] = {}
-        self._unwanted: dict[Key, dict[str, float]] = {}
-        self._ready: dict[tuple[str, str], tuple[float, DiflowError | None]] = {}
-        self.made: dict[str, int] = {"workflow": 0, "status": 0, "request": 0, "stop": 0, "pod": 0}
-        """Writes so far, by what was written."""
         self.refused: dict[Key, str] = {}
         """Why the last look at a job failed, by job."""
+
+    @property
+    def made(self) -> dict[str, int]:
+        """Writes so far, by what was written."""
+        return self._writer.made
 
     def look(self, key: Key) -> Next:
         """Look at one job, and make its writes. Only LostLeadershipError is raised: other errors are this job's, which
@@ -131,16 +122,12 @@ class Reconciler:
             if self._failures.get(key, 0) == before:
                 self._failures.pop(key, None)
                 self.refused.pop(key, None)
-        rest = self._written.get(key, -math.inf) + self._settings.status_seconds - self._clock()
-        return Next(again, max(0.0, rest))
+        return Next(again, self._writer.rest_seconds(key))
 
     def _look(self, key: Key) -> float | None:
         obj = self._caches.dijob(key)
         if obj is None:
-            for table in (
-                self._failures, self._conflicts, self._written, self._sent, self._unwanted, self.refused,
-            ):  # fmt: skip
-                table.pop(key, None)
+            self._forget(key)
             return None
         workflow = self._caches.workflow(key, obj.uid)
         if workflow is not None:
@@ -151,6 +138,12 @@ class Reconciler:
             return self._expire(obj)
         found = self._cluster.find(WORKFLOW, obj.name, namespace=obj.namespace)  # the cache may be behind
         return self._start(key, obj) if found is None else self._taken(key, obj, found)
+
+    def _forget(self, key: Key) -> None:
+        for table in (self._failures, self._conflicts, self.refused):
+            table.pop(key, None)
+        for keeper in (self._writer, self._coordinated):
+            keeper.forget(key)
 
     # --- without a Workflow -------------------------------------------------------------------------------------------
 
@@ -174,7 +167,7 @@ class Reconciler:
                 cluster=self._cluster,
                 owner=dijobs.owner_reference(obj.name, obj.uid),
                 before_create=self._elector.check,
-                check_ready=self._check_ready,
+                check_ready=self._prerequisites.check,
                 rendering=v1alpha1.render if obj.has_coordinator else None,
             )
         except InvalidError as error:
@@ -183,10 +176,10 @@ class Reconciler:
             return self._back_off_seconds(key)
         except (ConflictError, UnavailableError) as error:
             return self._wait(key, obj, error)
-        self.made["workflow"] += 1
+        self._writer.count("workflow")
         log.info("workflow created", job=key)
         if unknown:
-            self._tell(obj, "UnknownFields", statuses.unknown_fields(unknown), is_warning=True)
+            self._writer.event(obj, "UnknownFields", statuses.unknown_fields(unknown), is_warning=True)
         return _CREATED_SECONDS
 
     def _with_coordinator(self, obj: DIJobRead) -> DIJob:
@@ -198,23 +191,6 @@ class Reconciler:
             else v1alpha1.aggregator_in(file)
         )
         return v1alpha1.job_of(obj.job, aggregator=found)
-
-    def _check_ready(self, cluster: Cluster, *, namespace: str, priority: str) -> None:
-        """As `prerequisites.check_ready`, whose five requests are half of those of a job: what was found, or
-        found missing, is not read again for some seconds, for jobs that are applied together."""
-        known = (namespace, priority)
-        when, missing = self._ready.get(known, (-math.inf, None))
-        if when + _READY_SECONDS <= self._clock():
-            missing = None
-            try:
-                prerequisites.check_ready(cluster, namespace=namespace, priority=priority)
-            except (NotFoundError, UnavailableError) as error:
-                missing = error
-            if len(self._ready) >= _MOST_READY:
-                self._ready.clear()
-            self._ready[known] = self._clock(), missing
-        if missing is not None:
-            raise missing
 
     def _taken(self, key: Key, obj: DIJobRead, found: Json) -> float | None:
         """There is a Workflow of this name, which is not in the cache as the job's own."""
@@ -235,7 +211,7 @@ class Reconciler:
     def _wait(self, key: Key, obj: DIJobRead, why: object) -> float:
         """The job has to wait for something that others must do; it is looked at again, less and less often."""
         self.refused[key] = str(why)
-        left = self._write(key, obj, statuses.waiting(obj, str(why)))
+        left = self._writer.status(key, obj, statuses.waiting(obj, str(why)))
         pause = self._back_off_seconds(key)
         return pause if left is None else min(left, pause)
 
@@ -245,7 +221,7 @@ class Reconciler:
             seconds = submit.default_ttl(self._cluster)
         made = statuses.failed(obj, why, now=timestamp(self._wall()), ttl_seconds=seconds)
         log.info("failed", job=key, why=why)
-        again = self._write(key, obj, made)
+        again = self._writer.status(key, obj, made)
         return 0.0 if again is None and made.get("expiresAt") else again
 
     def _expire(self, obj: DIJobRead) -> float | None:
@@ -274,20 +250,54 @@ class Reconciler:
         if obj.number("replicas") is not None and obj.number("reportedReplicas") is None:
             # Others have written the status without our record: it is repaired first, then their number counts.
             made = statuses.adopted(obj, found.replicas, requests.answered(obj, workflow))
-            self._put(key, obj, made)
+            self._writer.put_status(key, obj, made)
             return 0.0
         if not obj.is_deleted:
             todo = requests.answer(obj, workflow)
             if todo is not None:
                 workflow = self._carry_out(key, obj, workflow, todo)
                 found = status.derive(workflow, self._caches.pods_of(workflow))
-        seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
-        made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=seconds)
+        made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=_ttl_seconds(workflow))
         made = statuses.keep_transition(statuses.keep_result(made, obj), obj)
+        return self._write(key, obj, made)
+
+    def _coordinate(
+        self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules, found: status.JobStatus
+    ) -> float | None:
+        """Take away the pods that a v1alpha1 job does not want any more, and write its status."""
+        left: float | None = None
+        if not found.ended and not known.problem:
+            left = self._coordinated.clean(key, obj, workflow, known, self._caches.pods_of(workflow))
+        if known.problem and not found.ended:  # its pods stay: nobody knows which of them are wanted
+            found = status.unknown(f"cannot be read: {known.problem}")
+        requested = obj.number("scaleRequests") or 0
+        made = statuses.coordinated(found, known, requests=requested, ttl_seconds=_ttl_seconds(workflow))
         again = self._write(key, obj, made)
+        return min((seconds for seconds in (again, left) if seconds is not None), default=None)
+
+    def _write(self, key: Key, obj: DIJobRead, made: Json) -> float | None:
+        """Write the status of a job with a Workflow; delete the object when its time is over."""
+        again = self._writer.status(key, obj, made)
         if again is None and made.get("expiresAt") and not obj.is_deleted:
             return self._expire(obj) if obj.has_ended else 0.0
         return again
+
+    def _carry_out(self, key: Key, obj: DIJobRead, workflow: Json, todo: requests.Answer) -> Json:
+        """Write requests into the Workflow, and report it to the user. Returns the Workflow as it is now."""
+        answer = self._writer.patch_workflow(workflow, todo.patch, what="request")
+        for text in todo.done:
+            log.info("scaled", job=key, what=text)
+            self._writer.event(obj, "Scaled", text)
+        for text in todo.refused:
+            log.info("not scaled", job=key, why=text)
+            why = f"the request for other replicas was refused: {text}"
+            self._writer.event(obj, "ScaleRefused", why, is_warning=True)
+        if todo.ignored:
+            what = " and ".join(f"spec.{name}" for name in todo.ignored)
+            text = f"{what} cannot change in a job that was created, and the change has no effect: {statuses.ADVICE}"
+            log.info("not changed", job=key, what=what)
+            self._writer.event(obj, "ChangeIgnored", text, is_warning=True)
+        return answer
 
     # --- a step of another Workflow -----------------------------------------------------------------------------------
 
@@ -306,183 +316,17 @@ class Reconciler:
         return pod is None or pod.has_ended or pod.created > obj.created
 
     def _stop(self, key: Key, obj: DIJobRead, workflow: Json) -> Json:
-        """Stop the job as `diflow.jobs.suspend.stop` does, and tell the user. Returns the Workflow as it is now."""
+        """Stop the job as `diflow.jobs.suspend.stop` does, and report it. Returns the Workflow as it is now."""
         expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}
         why = f"the step that waited for it has ended (pod {obj.waited_by})"
         patch = {
             "metadata": {**expected, "labels": {keys.INSTANCE: None}, "annotations": {keys.STOPPED_BECAUSE: why}},
             "spec": {"shutdown": "Stop", "suspend": None},
         }
-        self._elector.check()
-        answer = self._cluster.patch(
-            WORKFLOW, workflow["metadata"]["name"], patch, namespace=obj.namespace, manager=keys.CONTROLLER
-        )
-        self._caches.workflows.apply_write(answer)
-        self.made["stop"] += 1
+        answer = self._writer.patch_workflow(workflow, patch, what="stop")
         log.info("stopped", job=key, step=obj.waited_by)
-        self._tell(obj, "Stopped", why)
+        self._writer.event(obj, "Stopped", why)
         return answer
-
-    def _coordinate(
-        self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules, found: status.JobStatus
-    ) -> float | None:
-        """Take away the pods that a v1alpha1 job does not want any more, some in each look, and write its status."""
-        pods = self._caches.pods_of(workflow)
-        left: float | None = None
-        if not found.ended and not known.problem:
-            policy = untrusted.string(untrusted.sub(obj.job, "spec").get("cleanPodPolicy")) or "Running"
-            todo = pods_of_modules.todo(workflow, known, pods, policy=policy)
-            if todo.patch is not None:
-                self._elector.check()
-                name = workflow["metadata"]["name"]
-                answer = self._cluster.patch(
-                    WORKFLOW, name, todo.patch, namespace=obj.namespace, manager=keys.CONTROLLER
-                )
-                self._caches.workflows.apply_write(answer)
-                self.made["request"] += 1
-            gone, left = self._after_goodbye(key, todo.delete, known)
-            now = timestamp(self._wall())
-            ends: list[tuple[Json, Json | None, str]] = [
-                *((pod, None, "") for pod in gone),
-                *((pod, pods_of_modules.stopped(), "") for pod in todo.stop),
-                *((pod, pods_of_modules.failed(pod, now=now), "status") for pod in todo.fail),
-            ]
-            for pod, patch, subresource in ends[:_MOST_ENDED_PODS]:
-                self._end_pod(pod, patch, subresource=subresource)
-            if len(ends) > _MOST_ENDED_PODS:
-                left = _MORE_PODS_SECONDS
-        if known.problem and not found.ended:  # its pods stay: nobody knows which of them are wanted
-            found = status.unknown(f"cannot be read: {known.problem}")
-        seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
-        made = statuses.coordinated(found, known, requests=obj.number("scaleRequests") or 0, ttl_seconds=seconds)
-        again = self._write(key, obj, made)
-        if again is None and made.get("expiresAt") and not obj.is_deleted:
-            return self._expire(obj) if obj.has_ended else 0.0
-        return min((seconds for seconds in (again, left) if seconds is not None), default=None)
-
-    def _after_goodbye(self, key: Key, pods: Sequence[Json], known: modules.Modules) -> tuple[list[Json], float | None]:
-        """Those of the pods that can be deleted now, and after how many seconds more can be: while the coordinator
-        runs, it has time to disconnect from one that runs."""
-        now, before = self._clock(), self._unwanted.pop(key, {})
-        gone: list[Json] = []
-        waits: list[float] = []
-        since: dict[str, float] = {}
-        for pod in pods:
-            uid = pod["metadata"]["uid"]
-            since[uid] = before.get(uid, now)
-            left = since[uid] + _GOODBYE_SECONDS - now
-            if known.has_ended or pod["status"].get("phase") != "Running" or left <= 0:
-                gone.append(pod)
-            else:
-                waits.append(left)
-        if since:
-            self._unwanted[key] = since
-        return gone, min(waits, default=None)
-
-    def _end_pod(self, pod: Json, patch: Json | None, *, subresource: str = "") -> None:
-        """Delete a pod, or patch it. One that is gone is no error."""
-        metadata = pod["metadata"]
-        where: dict[str, Any] = {"namespace": metadata["namespace"]}
-        self._elector.check()
-        try:
-            if patch is None:
-                self._cluster.delete(POD, metadata["name"], uid=metadata["uid"], **where)
-            else:
-                body = {**patch, "metadata": {"uid": metadata["uid"]}}
-                self._caches.pods.apply_write(
-                    self._cluster.patch(
-                        POD, metadata["name"], body, manager=keys.CONTROLLER, subresource=subresource, **where
-                    )
-                )
-        except NotFoundError:
-            return
-        self.made["pod"] += 1
-
-    def _carry_out(self, key: Key, obj: DIJobRead, workflow: Json, todo: requests.Answer) -> Json:
-        """Write requests into the Workflow, and tell the user. Returns the Workflow as it is now."""
-        name = workflow["metadata"]["name"]
-        self._elector.check()
-        answer = self._cluster.patch(WORKFLOW, name, todo.patch, namespace=obj.namespace, manager=keys.CONTROLLER)
-        self._caches.workflows.apply_write(answer)
-        self.made["request"] += 1
-        for text in todo.done:
-            log.info("scaled", job=key, what=text)
-            self._tell(obj, "Scaled", text)
-        for text in todo.refused:
-            log.info("not scaled", job=key, why=text)
-            self._tell(obj, "ScaleRefused", f"the request for other replicas was refused: {text}", is_warning=True)
-        if todo.ignored:
-            what = " and ".join(f"spec.{name}" for name in todo.ignored)
-            text = f"{what} cannot change in a job that was created, and the change has no effect: {statuses.ADVICE}"
-            log.info("not changed", job=key, what=what)
-            self._tell(obj, "ChangeIgnored", text, is_warning=True)
-        return answer
-
-    # --- writes -------------------------------------------------------------------------------------------------------
-
-    def _write(self, key: Key, obj: DIJobRead, made: Json) -> float | None:
-        """Write the status, unless it is that already. Returns the seconds to wait if the last write was just now."""
-        if obj.has_coordinator:
-            made = statuses.with_old_phases(made)
-        made = statuses.observing(made, obj)
-        if obj.status == made or self._sent.get(key) == (obj.version, _digest(made)):
-            return None
-        left = self._written.get(key, -math.inf) + self._settings.status_seconds - self._clock()
-        if left > 0:
-            return left
-        try:
-            self._put(key, obj, made)
-        except InvalidError as error:
-            log.warning("the status is refused", job=key, why=str(error))
-            self._put(key, obj, statuses.without_reports(made))
-        if made["phase"] in ENDED and made["phase"] != obj.phase:
-            self._tell(obj, made["reason"], made["message"], is_warning=made["phase"] == "Failed")
-        return None
-
-    def _put(self, key: Key, obj: DIJobRead, made: Json) -> None:
-        body = {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.KIND,
-            "metadata": {
-                "name": obj.name, "namespace": obj.namespace, "uid": obj.uid, "resourceVersion": obj.version,
-            },
-            "status": made,
-        }  # fmt: skip
-        self._elector.check()
-        self._caches.expect_status(key, made)
-        try:
-            answer = self._cluster.replace(
-                DIJOB, obj.name, body, namespace=obj.namespace, subresource="status", manager=keys.CONTROLLER
-            )
-        except NotFoundError:
-            return  # it was deleted meanwhile
-        self._written[key] = self._clock()
-        self._sent[key] = (str(answer["metadata"]["resourceVersion"]), _digest(made))
-        self.made["status"] += 1
-        self._caches.dijobs.apply_write(answer)
-
-    def _tell(self, obj: DIJobRead, reason: str, message: str, *, is_warning: bool = False) -> None:
-        on = {
-            "apiVersion": keys.API_VERSION, "kind": keys.KIND, "uid": obj.uid,
-            "namespace": obj.namespace, "name": obj.name,
-        }  # fmt: skip
-        body = event(
-            on,
-            reason=reason,
-            message=message,
-            is_warning=is_warning,
-            component=keys.CONTROLLER,
-            instance=self._elector.identity,
-            salt=obj.version,
-            now=timestamp(self._wall()),
-        )
-        try:
-            self._elector.check()
-            self._cluster.create(EVENT, body, namespace=obj.namespace)
-        except LostLeadershipError:
-            raise
-        except DiflowError as error:  # a missing Event must not stop the work
-            log.debug("no event", job=f"{obj.namespace}/{obj.name}", why=str(error))
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -511,5 +355,6 @@ class Reconciler:
         return float(min(high, low * 2.0 ** min(failures, 10)))
 
 
-def _digest(made: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(made).encode(errors="replace")).hexdigest()
+def _ttl_seconds(workflow: Json) -> int | None:
+    """How long the job is kept after its end, as its Workflow has it."""
+    return statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))

@@ -1,8 +1,8 @@
-"""The Kubernetes client: the only module that imports the `kubernetes` package.
+"""The Kubernetes client.
 
 Objects are plain dictionaries, as the API server sends them: a list of a thousand Workflows is read without building
-models. The package supplies kubeconfigs with their authentication, TLS and connection pools. Every request has a
-timeout, only reads are retried, and every error becomes one of `diflow.errors` with a line that says what to do.
+models. The `kubernetes` package supplies authentication, TLS and connection pools (`kubeconfig.py`). Every request has
+a timeout, only reads are retried, and every error becomes one of `diflow.errors` with a line that says what to do.
 
 It does not know DIJobs.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import email.utils
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -24,6 +23,7 @@ from urllib.parse import urlencode
 from diflow.errors import NotFoundError, UnavailableError
 from diflow.kube import answers, pages, refusals
 from diflow.kube.kinds import POD, Kind
+from diflow.kube.kubeconfig import access as kubeconfig_access
 from diflow.kube.refusals import GoneError
 from diflow.names import check_label
 
@@ -41,7 +41,6 @@ _PAGE: Final = 200
 _JSON: Final = "application/json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _ONE_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-_SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,63 +110,14 @@ class Cluster:
         """
         if namespace is not None:
             check_label(namespace, what="the namespace", path="--namespace")
-        from kubernetes.client import ApiClient, Configuration  # noqa: PLC0415 (takes 0.4 s to import)
-        from kubernetes.config import (  # noqa: PLC0415
-            ConfigException,
-            list_kube_config_contexts,
-            load_incluster_config,
-            load_kube_config,
-        )
-
-        configuration = Configuration()
-        configuration.retries = False
-        configuration.connection_pool_maxsize = 16
-        source = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
-        found = any(os.path.exists(os.path.expanduser(part)) for part in source.split(os.pathsep) if part)
-        default = "default"
-        active: dict[str, Any] = {}
-        token_file = ""
-        try:
-            if found:
-                load_kube_config(  # type: ignore[no-untyped-call]
-                    source, context=context, client_configuration=configuration, persist_config=False
-                )
-                contexts, current = list_kube_config_contexts(source)  # type: ignore[no-untyped-call]
-                active = next((c for c in contexts if c["name"] == context), current) if context else current
-                default = (active.get("context") or {}).get("namespace") or default
-            elif kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-                load_incluster_config(  # type: ignore[no-untyped-call]
-                    client_configuration=configuration, try_refresh_token=False
-                )
-                source = "the service account of this pod"
-                token_file = f"{_SERVICE_ACCOUNT}/token"
-                with open(f"{_SERVICE_ACCOUNT}/namespace", encoding="utf-8") as file:
-                    default = file.read().strip() or default
-            else:
-                raise UnavailableError(refusals.no_kubeconfig(source, named=bool(kubeconfig)))
-        except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnavailableError(refusals.bad_kubeconfig(source, error)) from None
-        except Exception as error:
-            if type(error).__module__.startswith("yaml"):
-                raise UnavailableError(refusals.bad_kubeconfig(source, error)) from None
-            raise
-        client = ApiClient(configuration)
-
-        def authorise() -> dict[str, str]:
-            # The kubelet renews a pod's token in place. The package rereads it once a minute of wall-clock time: it
-            # would resend a rejected token, and raises its own errors while the file is missing.
-            if fresh := _token(token_file):
-                return {"Authorization": f"Bearer {fresh}"}
-            token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-            return {"Authorization": token} if token else {}
-
+        access = kubeconfig_access(kubeconfig, context=context)
         return cls(
-            server=configuration.host,
-            transport=client.rest_client.pool_manager,
-            authorise=authorise,
-            namespace=namespace or default,
-            context=str(active.get("name") or ""),
-            source=source,
+            server=access.server,
+            transport=access.transport,
+            authorise=access.authorise,
+            namespace=namespace or access.namespace,
+            context=access.context,
+            source=access.source,
         )
 
     def without_retries(self, *, read_seconds: float | None = None, connect_seconds: float | None = None) -> Self:
@@ -578,14 +528,3 @@ def _hang_up(response: BaseHTTPResponse) -> None:
     """Close a stream that another thread is reading, which sees a lost connection."""
     with suppress(Exception):  # it may have just ended, or urllib3 cannot do this (< 2.3)
         response.shutdown()
-
-
-def _token(path: str) -> str:
-    """The token in a file; "" if it is missing, as while the kubelet replaces it."""
-    if not path:
-        return ""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().strip()
-    except (OSError, ValueError):
-        return ""

@@ -253,8 +253,8 @@ class Ledger:
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
-    def text(self) -> str:
-        """The ledger as JSON in ASCII."""
+    def text(self, *, at: float | None = None) -> str:
+        """The ledger as JSON in ASCII. `at`: with this time instead of its own."""
         tables = {
             name: {
                 "size": table.dataset.size,
@@ -266,7 +266,9 @@ class Ledger:
             }
             for name, table in self.tables.items()
         }
-        return json.dumps({"format": _FORMAT, "at": int(self.at), "datasets": tables}, separators=(",", ":"))
+        return json.dumps(
+            {"format": _FORMAT, "at": int(self.at if at is None else at), "datasets": tables}, separators=(",", ":")
+        )
 
     @classmethod
     def read(cls, given: Any) -> Ledger:

@@ -24,7 +24,7 @@ _ADVICE: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
 _LONGEST: Final = 240
 
 
-def tell(text: str) -> str:
+def with_advice(text: str) -> str:
     """The message in one line of bounded length, followed by advice if there is any."""
     line = " ".join(text.split())
     advice = next((advice for pattern, advice in _ADVICE if pattern.search(line)), "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from diflow import keys
 from diflow.figures import counted
 from diflow.state import untrusted
-from diflow.state.advice import tell
+from diflow.state.advice import with_advice
 from diflow.state.chain import continued_in
 from diflow.state.observe import Attempt, Object, Observation
 from diflow.state.parameters import STOPS
@@ -103,7 +103,7 @@ def _ending(attempt: Attempt) -> str:
     text = " ".join(attempt.message.split()) or "Error"
     if attempt.exit_code is not None and "exit code" not in text:
         text += f" (exit code {attempt.exit_code})"
-    return tell(text)
+    return with_advice(text)
 
 
 def _running(seen: Observation, latest: Latest, *, ready: int, total: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from diflow import keys
 from diflow.state import failures, modules, nodes, signals, untrusted
-from diflow.state.advice import tell
+from diflow.state.advice import with_advice
 from diflow.state.failures import Rules, Verdict
 from diflow.state.health import HealthState
 from diflow.state.nodenames import NodeName
@@ -282,7 +282,7 @@ def waiting_reason(pod: Object, *, gated: str = "") -> str:
                 if gated and gates == [keys.GATE]:
                     return gated
                 return f"waits to be admitted (gate {', '.join(gates)})" if gates else "waits to be admitted"
-            return tell(_sentence(condition.get("reason") or "", condition.get("message") or ""))
+            return with_advice(_sentence(condition.get("reason") or "", condition.get("message") or ""))
     return ""
 
 
@@ -291,55 +291,36 @@ def _reason_of_container(container: Object) -> str:
     waiting = state.get("waiting") or {}
     reason = waiting.get("reason") or ""
     if reason and reason not in ("ContainerCreating", "PodInitializing"):
-        return tell(_sentence(reason, waiting.get("message") or ""))
+        return with_advice(_sentence(reason, waiting.get("message") or ""))
     return "its node check runs" if container.get("name") == keys.CHECK_CONTAINER and state.get("running") else ""
 
 
+@dataclass(slots=True)
+class _End:
+    """How far an attempt has come, by Argo's node, and then by its pod. `argos`: Argo's message, with the name of the
+    container."""
+
+    phase: str
+    argos: str
+    message: str
+    exit_code: int | None
+    host: str
+    finished: str
+    waiting: str = ""
+    placed: str = ""
+    ready: str = ""
+    is_ready: bool = False
+    is_ending: bool = False
+    result: str = ""
+
+
 def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, sees_pods: bool, rules: Rules) -> Attempt:
-    ended = node.is_fulfilled
-    argos = node.message
-    message = argos.removeprefix(f"{_ARGO_MAIN}: ")
-    exit_code = node.exit_code
-    phase = "Failed" if node.phase == "Error" else node.phase
-    created = node.started
-    finished = node.finished if ended else ""
-    host = node.host
-    waiting = tell(message) if phase == "Pending" and not _is_on_its_way(message) else ""
-    if gated and waiting and message.startswith(_GATED):
-        waiting = gated
-    # If the pod is gone, only Argo's node is left: with an exit code it has run; else it was probably taken away.
-    told = exit_code is not None or "exit code" in message or (host != "" and failures.is_uncounted(argos))
-    ran = phase == "Running" or (ended and (phase == "Succeeded" or told))
-    placed = created if host or ran else ""
-    # A node check that fails ends the pod before its work begins.
-    ready = created if ran and not argos.startswith(f"{keys.CHECK_CONTAINER}: ") else ""
-    is_ready = phase == "Running"
-    is_ending = False
-    result = ""
-    is_lost = sees_pods and not ended and (phase == "Running" if pod is None else _is_being_deleted(pod))
+    found = _by_node(node, gated)
+    is_lost = sees_pods and not node.is_fulfilled
+    is_lost = is_lost and (found.phase == "Running" if pod is None else _is_being_deleted(pod))
     if pod is not None:
-        status = pod.get("status") or {}
-        host = (pod.get("spec") or {}).get("nodeName") or host
-        conditions = {c.get("type"): c for c in status.get("conditions") or []}
-        placed = _since(conditions.get("PodScheduled")) or placed
-        main = _main_state(status)
-        terminated = main.get("terminated") or {}
-        result = untrusted.string(terminated.get("message"), most=_LONGEST_RESULT)
-        if not ended:
-            phase = status.get("phase") or phase
-            if phase == "Failed" and _failed_beside_its_work(status, terminated):
-                phase = "Running"
-            waiting = waiting_reason(pod, gated=gated)
-            is_ending = phase == "Running" and bool(terminated)
-            is_ready = phase == "Running" and (conditions.get("Ready") or {}).get("status") == "True"
-            if phase in ("Succeeded", "Failed"):
-                finished = terminated.get("finishedAt") or finished or created
-                argos = argos or failures.message_of(status, terminated, container=_ARGO_MAIN)
-                message = message or _ending(status, terminated)
-        exit_code = exit_code if exit_code is not None else nodes.exit_code(terminated.get("exitCode"))
-        ready = _since(conditions.get("Ready")) or _started(main) or ("" if not ended else ready)
-        if main.get("waiting") or (phase == "Running" and not is_ready and not conditions.get("Ready")):
-            ready = ""
+        _add_pod(found, pod, gated, created=node.started, has_ended=node.is_fulfilled)
+    phase = found.phase
     return Attempt(
         round=place.round,
         round_index=place.round_index,
@@ -352,21 +333,73 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         uncounted=place.uncounted,
         node_id=node.id,
         phase=phase if phase in ("Pending", "Running", "Succeeded", "Failed") else _other(phase),
-        message=message,
-        waiting=waiting,
-        exit_code=exit_code,
-        host=host,
-        created=created,
-        placed=placed,
-        ready=ready,
-        is_ready=is_ready and not is_lost,
-        is_ending=is_ending,
-        finished=finished,
+        message=found.message,
+        waiting=found.waiting,
+        exit_code=found.exit_code,
+        host=found.host,
+        created=node.started,
+        placed=found.placed,
+        ready=found.ready,
+        is_ready=found.is_ready and not is_lost,
+        is_ending=found.is_ending,
+        finished=found.finished,
         is_lost=is_lost,
-        verdict=rules.judge(argos) if phase == "Failed" else None,
+        verdict=rules.judge(found.argos) if phase == "Failed" else None,
         memory=node.memory,
-        result=result,
+        result=found.result,
     )
+
+
+def _by_node(node: Node, gated: str) -> _End:
+    ended, message = node.is_fulfilled, node.message.removeprefix(f"{_ARGO_MAIN}: ")
+    found = _End(
+        phase="Failed" if node.phase == "Error" else node.phase,
+        argos=node.message,
+        message=message,
+        exit_code=node.exit_code,
+        host=node.host,
+        finished=node.finished if ended else "",
+    )
+    if found.phase == "Pending" and not _is_on_its_way(message):
+        found.waiting = gated if gated and message.startswith(_GATED) else with_advice(message)
+    # If the pod is gone, only Argo's node is left: with an exit code it has run; else it was probably taken away.
+    has_code = node.exit_code is not None or "exit code" in message
+    ran_and_ended = found.phase == "Succeeded" or has_code or (node.host != "" and failures.is_uncounted(node.message))
+    ran = found.phase == "Running" or (ended and ran_and_ended)
+    found.placed = node.started if node.host or ran else ""
+    # A node check that fails ends the pod before its work begins.
+    found.ready = node.started if ran and not node.message.startswith(f"{keys.CHECK_CONTAINER}: ") else ""
+    found.is_ready = found.phase == "Running"
+    return found
+
+
+def _add_pod(found: _End, pod: Object, gated: str, *, created: str, has_ended: bool) -> None:
+    """Add what the pod shows, which is ahead of Argo's node. `has_ended`: by that node."""
+    status = pod.get("status") or {}
+    found.host = (pod.get("spec") or {}).get("nodeName") or found.host
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    found.placed = _since(conditions.get("PodScheduled")) or found.placed
+    main = _main_state(status)
+    terminated = main.get("terminated") or {}
+    found.result = untrusted.string(terminated.get("message"), most=_LONGEST_RESULT)
+    if not has_ended:
+        found.phase = status.get("phase") or found.phase
+        if found.phase == "Failed" and _failed_beside_its_work(status, terminated):
+            found.phase = "Running"
+        is_running = found.phase == "Running"
+        found.waiting = waiting_reason(pod, gated=gated)
+        found.is_ending = is_running and bool(terminated)
+        found.is_ready = is_running and (conditions.get("Ready") or {}).get("status") == "True"
+        if found.phase in ("Succeeded", "Failed"):
+            found.finished = terminated.get("finishedAt") or found.finished or created
+            found.argos = found.argos or failures.message_of(status, terminated, container=_ARGO_MAIN)
+            found.message = found.message or _ending(status, terminated)
+    if found.exit_code is None:
+        found.exit_code = nodes.exit_code(terminated.get("exitCode"))
+    found.ready = _since(conditions.get("Ready")) or _started(main) or (found.ready if has_ended else "")
+    is_starting = found.phase == "Running" and not found.is_ready and not conditions.get("Ready")
+    if main.get("waiting") or is_starting:
+        found.ready = ""
 
 
 def _failed_beside_its_work(status: Object, terminated: Object) -> bool:

@@ -99,55 +99,47 @@ def read_tree(
 ) -> Tree:
     """The tree of these nodes. `rules`: those of a task, of a job with a failure policy."""
     places = [(node.place, node) for node in nodes if node.place is not None and not is_never_made(node)]
+    pods = [(place, node) for place, node in places if place.is_pod and node.type == "Pod"]
     restart_of: dict[str, int] = {}
     for place, _ in places:
         restart_of[place.round] = max(restart_of.get(place.round, 0), place.restart)
-    members: dict[str, str] = {}
-    round_phase: dict[str, str] = {}
-    alone: dict[tuple[str, int, str, str], int] = {}
-    together: dict[str, int] = {}
-    recreated: set[str] = set()
-    moves = 0
-    idle: dict[str, bool] = {}
-    says = ""
-    for place, node in places:
-        if node.phase == "Pending" and place.is_pod and not says:
-            says = node.message[:_LONGEST_SAID]
-        is_pod = place.is_pod and node.type == "Pod"
-        if is_pod:
-            # One that never had a node does not count: another one is made at once, as with more memory.
-            moves += place.uncounted > 0 and node.had_host
-            idle[place.round] = idle.get(place.round, True) and not node.had_host
-            # After a stop, Argo adds nodes for further attempts of the round, without pods.
-            together[place.round] = max(together.get(place.round, 0), place.restart)
-        if not place.task:
-            if not place.is_attempt_of_round:
-                round_phase[place.round] = node.phase
-            continue
-        key = f"{place.round}/{place.task}/{place.member}"
-        if place.counted and is_pod:
-            at = (place.round, place.restart, place.task, place.member)
-            alone[at] = max(alone.get(at, 0), place.counted)
-        if place.restart != restart_of[place.round]:
-            continue
-        if place.is_member:
-            members[key] = node.phase
-        if place.is_pod and place.uncounted:
-            recreated.add(key)
+    latest = [(place, node) for place, node in places if place.task and place.restart == restart_of[place.round]]
+    had_host = {place.round for place, node in pods if node.had_host}
+    pending = (node.message for place, node in places if node.phase == "Pending" and place.is_pod)
     return Tree(
-        members=members,
+        members={_member(place): node.phase for place, node in latest if place.is_member},
         restart_of=restart_of,
-        round_phase=round_phase,
-        recreated=frozenset(recreated),
-        restarts=sum(alone.values()) + sum(together.values()),
-        moves=moves,
-        idle=frozenset(name for name, is_idle in idle.items() if is_idle),
+        round_phase={
+            place.round: node.phase for place, node in places if not place.task and not place.is_attempt_of_round
+        },
+        recreated=frozenset(_member(place) for place, _ in latest if place.is_pod and place.uncounted),
+        restarts=_restarts([place for place, _ in pods]),
+        # One that never had a node does not count: another one is made at once, as with more memory.
+        moves=sum(place.uncounted > 0 and node.had_host for place, node in pods),
+        idle=frozenset(place.round for place, _ in pods) - had_host,
         count=len(nodes),
         is_offloaded=is_offloaded,
-        says=says,
+        says=next(filter(None, pending), "")[:_LONGEST_SAID],
         is_stuck=bool(left_by_argo_retry(nodes)),
         **({} if rules is None else _endings(places, rules)),
     )
+
+
+def _member(place: NodeName) -> str:
+    return f"{place.round}/{place.task}/{place.member}"
+
+
+def _restarts(pods: Sequence[NodeName]) -> int:
+    """The restarts that count: of single replicas, and of whole rounds. Only pods count, as Argo adds nodes without
+    pods for further attempts of a round after a stop."""
+    alone: dict[tuple[str, int, str, str], int] = {}
+    together: dict[str, int] = {}
+    for place in pods:
+        together[place.round] = max(together.get(place.round, 0), place.restart)
+        if place.task and place.counted:
+            at = (place.round, place.restart, place.task, place.member)
+            alone[at] = max(alone.get(at, 0), place.counted)
+    return sum(alone.values()) + sum(together.values())
 
 
 def left_by_argo_retry(nodes: Sequence[Node]) -> frozenset[str]:
@@ -188,7 +180,7 @@ def _endings(places: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rul
     for place, node in places:
         if place.round_index != last or not place.is_pod or node.type != "Pod":
             continue
-        member = f"{place.round}/{place.task}/{place.member}"
+        member = _member(place)
         newest[member] = max(newest.get(member, place.order), place.order)
         if node.phase in _FAILED:
             endings.append(

@@ -136,21 +136,14 @@ class Shards:
         """Carry out the requests on the stored ledger, and store it. Raises ApiError."""
         key = (view.namespace, view.name)
         stored = self._known.get(key)
-        is_fresh = False
         for _ in range(_TRIES):
             try:
-                if stored is None:
-                    stored, is_fresh = self._read(view), True
+                is_fresh = stored is None
+                stored = stored or self._read(view)
                 ledger = _parse(view, stored)
-                living = self._living(view)
-                latest = self._cache.job(view.namespace, view.name) or view
-                asks = [replace(one.ask, wants=0) if latest.had(one.pod) else one.ask for one in batch]
-                now = self._wall()
-                at = ledger.at
-                results = [_one(ledger, ask, now, living) for ask in asks]
-                at, ledger.at = ledger.at, at
-                is_same = ledger.text() == stored.text  # but for the time
-                ledger.at = at
+                before = ledger.at
+                results = self._carry_out(view, ledger, batch)
+                is_same = ledger.text(at=before) == stored.text  # but for the time
                 if is_same and view.workflow.uid in stored.owners:
                     if is_fresh:
                         return results
@@ -182,6 +175,13 @@ class Shards:
         self._known.pop(key, None)
         raise unavailable("others write the shards of this job at the same time")
 
+    def _carry_out(self, view: JobView, ledger: Ledger, batch: list[_Waiting]) -> list[Answer | ApiError]:
+        """Carry out the requests on the ledger. Pods of earlier rounds get no more shards."""
+        living, now = self._living(view), self._wall()
+        latest = self._cache.job(view.namespace, view.name) or view
+        asks = [replace(one.ask, wants=0) if latest.had(one.pod) else one.ask for one in batch]
+        return [_one(ledger, ask, now, living) for ask in asks]
+
     def _read(self, view: JobView) -> _Stored:
         found = self._cluster.find(CONFIG_MAP, PREFIX + view.name, namespace=view.namespace)
         if found is None:
@@ -198,35 +198,28 @@ class Shards:
         )
 
     def _store(self, view: JobView, stored: _Stored, text: str) -> _Stored:
-        owners = dict.fromkeys((view.workflow.uid,))
+        owner = {
+            "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
+            "kind": WORKFLOW.name,
+            "name": view.workflow.name,
+            "uid": view.workflow.uid,
+        }
+        name = PREFIX + view.name
         body: Json = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {
-                "name": PREFIX + view.name,
-                "ownerReferences": [
-                    {
-                        "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
-                        "kind": WORKFLOW.name,
-                        "name": view.workflow.name,
-                        "uid": uid,
-                    }
-                    for uid in owners
-                ],
-            },
+            "metadata": {"name": name, "ownerReferences": [owner]},
             "data": {_KEY: text},
         }
         if stored.version:
             body["metadata"]["resourceVersion"] = stored.version
             try:
-                made = self._cluster.replace(
-                    CONFIG_MAP, PREFIX + view.name, body, namespace=view.namespace, manager=MANAGER
-                )
+                made = self._cluster.replace(CONFIG_MAP, name, body, namespace=view.namespace, manager=MANAGER)
             except NotFoundError as error:
                 raise ConflictError(str(error)) from None  # deleted meanwhile
         else:
             made = self._cluster.create(CONFIG_MAP, body, namespace=view.namespace, manager=MANAGER)
-        return _Stored(str(made["metadata"]["resourceVersion"]), text, frozenset(owners))
+        return _Stored(str(made["metadata"]["resourceVersion"]), text, frozenset({view.workflow.uid}))
 
     def _living(self, view: JobView) -> Living:
         """The pods that have not ended, as of when the copy of the pods was last known to be complete.

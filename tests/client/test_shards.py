@@ -132,6 +132,16 @@ def test_a_worker_that_leaves_gives_its_shards_back(server: Leasing, client: Cli
     assert {holder.ends for holder in server.ledger.tables["train"].held.values()} == {0.0}
 
 
+def test_a_server_that_is_away_when_a_worker_leaves_gets_its_shards_a_moment_later(
+    server: Leasing, client: Client
+) -> None:
+    with client.shards(dataset="train", size=100, shard=10) as shards:
+        next(iter(shards)).done()
+        server.will(failed(503), failed(503))
+    assert list(server.ledger.tables["train"].done()) == [(0, 1)]
+    assert {holder.ends for holder in server.ledger.tables["train"].held.values()} == {0.0}
+
+
 def test_a_refusal_ends_the_loop(server: Leasing, client: Client) -> None:
     server.will(failed(409, "data set train has 95 samples"))
     with pytest.raises(ConflictError, match="95 samples"):

@@ -21,4 +21,4 @@ def as_in_a_pod(patch: pytest.MonkeyPatch, api: FakeApi, folder: Path, *, namesp
     patch.setenv("KUBERNETES_SERVICE_PORT", port)
     patch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
     patch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
-    patch.setattr("diflow.kube.api._SERVICE_ACCOUNT", str(folder))
+    patch.setattr("diflow.kube.kubeconfig._SERVICE_ACCOUNT", str(folder))

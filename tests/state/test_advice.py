@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.state.advice import tell
+from diflow.state.advice import with_advice
 
 _PULL = (
     'ErrImagePull: failed to pull and unpack image "nowhere.example/none:1": failed to resolve reference '
@@ -50,8 +50,8 @@ _LOGIN = "check the image's name and the login to its registry"
     ],
 )
 def test_trouble_is_told_in_one_line_with_what_to_do(text: str, told: str) -> None:
-    assert tell(text) == told
+    assert with_advice(text) == told
 
 
 def test_no_line_is_endless() -> None:
-    assert len(tell("word " * 1000)) <= 240
+    assert len(with_advice("word " * 1000)) <= 240

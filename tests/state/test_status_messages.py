@@ -7,7 +7,7 @@ import json
 import pytest
 
 from diflow import keys
-from diflow.state.advice import tell
+from diflow.state.advice import with_advice
 from diflow.state.observe import observe
 from diflow.state.parameters import Decision
 from diflow.state.status import derive
@@ -147,7 +147,7 @@ def test_a_starting_job_says_why_a_replica_does_not_start(reason: str, text: str
     job.pod("learner-0").ready(3)
     for i in range(2):
         job.pod(f"collector-{i}").placed(1).waiting(reason, text)
-    expected = f"1 of 3 replicas ready; collector-0 and collector-1: {tell(f'{reason}: {text}')}"
+    expected = f"1 of 3 replicas ready; collector-0 and collector-1: {with_advice(f'{reason}: {text}')}"
     assert job.derive().message == expected
     assert job.derive_from_nodes().message == expected
 

@@ -32,7 +32,7 @@ from diflow.allocator.policies.goodput.gangs import Gangs, gangs_of, view_of
 from diflow.allocator.policies.goodput.model import PARAMETERS, efficiency, step_seconds
 from diflow.allocator.policies.goodput.table import work_left
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.policies.waiting import Feasibility, JobReasons, explain_waiting, told_impossible
+from diflow.allocator.policies.waiting import Feasibility, JobReasons, explain_impossible, explain_waiting
 
 UNKNOWN_SPEEDUP = 0.5
 """A job without reports is assumed to run R^0.5 times as fast on R replicas, as under `goodput`."""
@@ -154,7 +154,7 @@ class OptimusPolicy:
             if held[j]:
                 reasons.set(j, Why.PREEMPTED_FOR_PRIORITY, (0.0, 0.0, 0.0))
             elif impossible is not None:
-                reasons.set(j, *told_impossible(ledger, j, impossible))
+                reasons.set(j, *explain_impossible(ledger, j, impossible))
             else:
                 reasons.set(j, *explain_waiting(ledger, j))
 

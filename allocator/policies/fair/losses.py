@@ -37,7 +37,7 @@ LOSSES = frozenset(
 """Reasons of a job that lost replicas to another one."""
 
 
-def retold(
+def with_final_reasons(
     snapshot: Snapshot, plan: Plan, given: Iterable[Given], shares: Shares | None = None, *, losers_only: bool = False
 ) -> Plan:
     """The plan with reasons for its whole, for jobs that hold or held something.

@@ -11,7 +11,7 @@ from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.model.plan import Plan, carry_out, changes, evictions
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import GENTLE, Cycle
-from diflow.allocator.policies.fair.losses import Given, retold
+from diflow.allocator.policies.fair.losses import Given, with_final_reasons
 from diflow.allocator.policies.fair.prepared import prepared, restored
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed
@@ -83,7 +83,7 @@ class FairPolicy:
         def look(snapshot: Snapshot) -> Plan:
             return plan(State(snapshot, self._settings, measured_from=state.measured_from))
 
-        return retold(state.snapshot, followed(state.snapshot, plan(state), look), given, state.shares)
+        return with_final_reasons(state.snapshot, followed(state.snapshot, plan(state), look), given, state.shares)
 
     def _prepared(self, snapshot: Snapshot) -> Snapshot:
         return prepared(snapshot, ageing_seconds=self._settings.ageing_seconds)

@@ -23,13 +23,13 @@ from diflow.allocator.policies.fair.reservation import Reservation
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.turns import Turn
 from diflow.allocator.policies.waiting import (
+    Explained,
     Kept,
-    Told,
     best_room,
     cap_that_binds,
+    explain_impossible,
     minimum_gang,
     needed_and_fitting,
-    told_impossible,
     worst_role,
 )
 
@@ -46,17 +46,17 @@ def explain_waiting_jobs(state: State, reservation: Reservation) -> None:
         kept=[] if pauses else kept,
         within_share="backfill" not in state.settings.steps,
     )
-    told: dict[int, Told] = {}
+    explained: dict[int, Explained] = {}
     for j in np.flatnonzero(~state.holders()).tolist():
         if (reason := state.feasible.impossible(j)) is not None:
-            state.reasons.set(j, *told_impossible(ledger, j, reason))
+            state.reasons.set(j, *explain_impossible(ledger, j, reason))
         elif facts.pinned[j] or (turn is not None and turn.job == j):
             state.reasons.set(j, *binding.of(j))
         else:
             kind = facts.kinds[j]
-            if kind not in told:
-                told[kind] = binding.of(j)
-            state.reasons.set(j, *told[kind])
+            if kind not in explained:
+                explained[kind] = binding.of(j)
+            state.reasons.set(j, *explained[kind])
 
 
 class Binding:
@@ -76,7 +76,7 @@ class Binding:
         self._held = self._stoppable()
         self._above: dict[bool, list[list[float]]] = {}
 
-    def of(self, job: int) -> Told:
+    def of(self, job: int) -> Explained:
         """The reason, its values and its subject."""
         ledger = self._ledger
         cap = cap_that_binds(ledger, job)
@@ -110,7 +110,7 @@ class Binding:
 
     # -- shares --
 
-    def _share(self, job: int) -> Told | None:
+    def _share(self, job: int) -> Explained | None:
         """The guarantee or share that binds, if others hold something that could be taken."""
         ledger, entitlements = self._ledger, self._entitlements
         need = ledger.amount(minimum_gang(ledger, job))
@@ -135,7 +135,7 @@ class Binding:
         short = self._too_little(chain, lacks, guarantees=False)
         return None if short is None else (Why.NO_SURPLUS, short, queue)
 
-    def _above_share(self, job: int) -> Told | None:
+    def _above_share(self, job: int) -> Explained | None:
         """The first queue of the chain that the gang would lift above its share."""
         ledger, entitlements = self._ledger, self._entitlements
         need = ledger.amount(minimum_gang(ledger, job))

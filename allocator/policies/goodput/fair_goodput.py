@@ -20,7 +20,7 @@ from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, froze
 from diflow.allocator.model.plan import ADMIT, PREEMPT, RESIZE, WAIT, Plan, carry_out, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import BETWEEN_QUEUES, GENTLE, Cycle
-from diflow.allocator.policies.fair.losses import LOSSES, Given, retold
+from diflow.allocator.policies.fair.losses import LOSSES, Given, with_final_reasons
 from diflow.allocator.policies.fair.prepared import prepared, restored
 from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, usable_capacity
 from diflow.allocator.policies.fair.state import State
@@ -57,7 +57,7 @@ class FairGoodputPolicy:
             lambda: self._inner.plan(used, quotas=idle_to_all),
         )
         plan = no_worse_than_keeping(used, ways, self.measure, self.name)
-        plan = recounted(used, retold(used, plan, given, losers_only=True))
+        plan = recounted(used, with_final_reasons(used, plan, given, losers_only=True))
         return restored(snapshot, used, self._explained(used, plan))
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
@@ -75,12 +75,12 @@ class FairGoodputPolicy:
         waits = (plan.action == WAIT) | ((plan.action == PREEMPT) & ~np.isin(plan.why, tuple(LOSSES)))
         if not waits.any():
             return plan
-        told = self._cycle(carry_out(snapshot, plan)).reasons()
+        explained = self._cycle(carry_out(snapshot, plan)).reasons()
         return replace(
             plan,
-            why=frozen(np.where(waits, np.array(told.why, dtype=np.int64), plan.why)),
-            values=frozen(np.where(waits[:, None], np.array(told.values, dtype=np.float64), plan.values)),
-            subject=frozen(np.where(waits, np.array(told.subject, dtype=np.int64), plan.subject)),
+            why=frozen(np.where(waits, np.array(explained.why, dtype=np.int64), plan.why)),
+            values=frozen(np.where(waits[:, None], np.array(explained.values, dtype=np.float64), plan.values)),
+            subject=frozen(np.where(waits, np.array(explained.subject, dtype=np.int64), plan.subject)),
         )
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:

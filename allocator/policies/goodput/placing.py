@@ -15,9 +15,10 @@ from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.optimise import Problem
 from diflow.allocator.policies.turns import turn_of, waits_since
 from diflow.allocator.policies.waiting import (
+    Explained,
     JobReasons,
     Kept,
-    Told,
+    explain_impossible,
     explain_waiting,
     grow_in_place,
     make_whole,
@@ -25,7 +26,6 @@ from diflow.allocator.policies.waiting import (
     needed_and_fitting,
     reserve,
     start_order,
-    told_impossible,
 )
 
 _GAIN, _SHRUNK = int(Why.GAIN), int(Why.SHRUNK_FOR_OTHERS)
@@ -294,17 +294,17 @@ class Placing:
     def _explain_waiting(self) -> None:
         """Set the reasons of waiting jobs. The ledger must have no reservation."""
         ledger, facts = self.ledger, self._case.snapshot.facts
-        told: dict[int, Told] = {}
+        explained: dict[int, Explained] = {}
         for j in np.flatnonzero(~ledger.holding()).tolist():
             kind = facts.kinds[j]
-            if facts.pinned[j] or kind not in told:
+            if facts.pinned[j] or kind not in explained:
                 self._confine_to_best(j)
-                told[kind] = self._told(j)
-            self.reasons.set(j, *told[kind])
+                explained[kind] = self._explained(j)
+            self.reasons.set(j, *explained[kind])
 
     def _confine_to_best(self, job: int) -> None:
-        """Confine the job to the pool where most of its minimum fits: that is what it is told about. The roles of a job
-        may be in several pools, so one with several is told about all nodes."""
+        """Confine the job to the pool where most of its minimum fits: the reason is about that. The roles of a job
+        may be in several pools, so for one with several it is about all nodes."""
         pools = self._case.pools_of(job) if self._pool[job] >= 0 else []
         if len(self._case.gangs.wants[job]) > 1:
             pools = [-1] if pools else []
@@ -332,15 +332,15 @@ class Placing:
         out: list[float] = np.bincount(s.node_pool, weights=fits, minlength=len(s.pool_names)).tolist()
         return out
 
-    def _told(self, job: int) -> Told:
+    def _explained(self, job: int) -> Explained:
         case, ledger = self._case, self.ledger
         impossible = case.feasible.impossible(job)
         if impossible is not None:
-            return told_impossible(ledger, job, impossible)
+            return explain_impossible(ledger, job, impossible)
         reserved_for = -1 if self.reserved_for >= 0 and ledger.holds(self.reserved_for) else self.reserved_for
-        told = explain_waiting(ledger, job, reserved_for)
-        fits = told[0] is Why.DOES_NOT_FIT and ledger.fits(job, minimum_gang(ledger, job))
-        return (case.quota.told(ledger, job) if fits else None) or told
+        explained = explain_waiting(ledger, job, reserved_for)
+        fits = explained[0] is Why.DOES_NOT_FIT and ledger.fits(job, minimum_gang(ledger, job))
+        return (case.quota.explain(ledger, job) if fits else None) or explained
 
 
 def _back(ledger: Ledger, job: int, held: Placement) -> bool:

@@ -7,7 +7,7 @@ from diflow.allocator.model.facts import Facts
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.packing import ANY_NUMBER
 from diflow.allocator.model.plan import Why
-from diflow.allocator.policies.waiting import Told, minimum_gang
+from diflow.allocator.policies.waiting import Explained, minimum_gang
 
 
 class Quota:
@@ -30,7 +30,7 @@ class Quota:
         left = [(allowed[r] - used[r]) // amount for r, amount in self._facts.asks[self._facts.shape[role]]]
         return max(0, min(left, default=ANY_NUMBER))
 
-    def told(self, ledger: Ledger, job: int) -> Told | None:
+    def explain(self, ledger: Ledger, job: int) -> Explained | None:
         """The reason of a gang that would exceed its queue's quota; None if it would not."""
         r, queue = self._exceeded(ledger, job, minimum_gang(ledger, job)), self._facts.job_queue[job]
         if self._rows is None or r < 0:

@@ -22,7 +22,8 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.simulator import report
-from diflow.allocator.simulator.cli import app, queue_rows
+from diflow.allocator.simulator.cli import app
+from diflow.allocator.simulator.journal_commands import queue_rows
 from diflow.allocator.simulator.memory import Memory
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import Pool, Replay, Scenario, replay

@@ -1,0 +1,177 @@
+"""The writes of the controller: the status of objects, patches of their Workflows, ends of pods, and Events.
+
+Each write is made only while this process leads, names the version that it is based on, and goes into the caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from diflow import keys
+from diflow.controller import statuses
+from diflow.controller.caches import Caches
+from diflow.controller.objects import DIJobRead
+from diflow.controller.workqueue import Key
+from diflow.durations import timestamp
+from diflow.errors import DiflowError, InvalidError, LostLeadershipError, NotFoundError
+from diflow.jobs.dijobs import DIJOB
+from diflow.kube.api import Cluster
+from diflow.kube.events import event
+from diflow.kube.kinds import EVENT, POD, WORKFLOW
+from diflow.kube.leader_election import Elector
+from diflow.state.patches import canonical_json
+from diflow.state.status import ENDED
+
+Json = dict[str, Any]
+
+WHAT: Final = ("workflow", "status", "request", "stop", "pod")
+"""What is written, for the metrics."""
+
+log = structlog.get_logger("diflow.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The last write of a status: when, on the clock, the version that it made, and a digest of it."""
+
+    at: float
+    version: str
+    digest: str
+
+
+class Writer:
+    """Makes the writes. `status_seconds`: the least time between two writes of one status. `clock` gives monotonic
+    seconds, `wall` the Unix time. For several threads, of which one at a time works on a job."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        elector: Elector,
+        *,
+        status_seconds: float,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._cluster, self._caches, self._elector = cluster, caches, elector
+        self._status_seconds, self._clock, self._wall = status_seconds, clock, wall
+        self._written: dict[Key, _Written] = {}
+        self._lock = threading.Lock()
+        self.made: dict[str, int] = dict.fromkeys(WHAT, 0)
+        """Writes so far, by what was written."""
+
+    def count(self, what: str) -> None:
+        """Count a write."""
+        with self._lock:
+            self.made[what] += 1
+
+    def forget(self, key: Key) -> None:
+        """The object is gone."""
+        self._written.pop(key, None)
+
+    def rest_seconds(self, key: Key) -> float:
+        """Seconds until the status of this job may be written again, 0 if it may be now."""
+        last = self._written.get(key)
+        return max(0.0, last.at + self._status_seconds - self._clock()) if last is not None else 0.0
+
+    def status(self, key: Key, obj: DIJobRead, made: Json) -> float | None:
+        """Write the status, unless it is that already. Returns the seconds to wait if the last write was just now."""
+        if obj.has_coordinator:
+            made = statuses.with_old_phases(made)
+        made = statuses.observing(made, obj)
+        last = self._written.get(key)
+        if obj.status == made or (last is not None and (last.version, last.digest) == (obj.version, _digest(made))):
+            return None
+        if left := self.rest_seconds(key):
+            return left
+        try:
+            self.put_status(key, obj, made)
+        except InvalidError as error:
+            log.warning("the status is refused", job=key, why=str(error))
+            self.put_status(key, obj, statuses.without_reports(made))
+        if made["phase"] in ENDED and made["phase"] != obj.phase:
+            self.event(obj, made["reason"], made["message"], is_warning=made["phase"] == "Failed")
+        return None
+
+    def put_status(self, key: Key, obj: DIJobRead, made: Json) -> None:
+        """Write the status now."""
+        body = {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.KIND,
+            "metadata": {
+                "name": obj.name, "namespace": obj.namespace, "uid": obj.uid, "resourceVersion": obj.version,
+            },
+            "status": made,
+        }  # fmt: skip
+        self._elector.check()
+        self._caches.expect_status(key, made)
+        try:
+            answer = self._cluster.replace(
+                DIJOB, obj.name, body, namespace=obj.namespace, subresource="status", manager=keys.CONTROLLER
+            )
+        except NotFoundError:
+            return  # it was deleted meanwhile
+        self._written[key] = _Written(self._clock(), str(answer["metadata"]["resourceVersion"]), _digest(made))
+        self.count("status")
+        self._caches.dijobs.apply_write(answer)
+
+    def patch_workflow(self, workflow: Json, patch: Json, *, what: str) -> Json:
+        """Patch a Workflow. Returns it as it is now."""
+        metadata = workflow["metadata"]
+        self._elector.check()
+        answer = self._cluster.patch(
+            WORKFLOW, metadata["name"], patch, namespace=metadata["namespace"], manager=keys.CONTROLLER
+        )
+        self._caches.workflows.apply_write(answer)
+        self.count(what)
+        return answer
+
+    def end_pod(self, pod: Json, patch: Json | None, *, subresource: str = "") -> None:
+        """Delete a pod, or patch it. One that is gone is no error."""
+        metadata = pod["metadata"]
+        name, where = metadata["name"], {"namespace": metadata["namespace"]}
+        self._elector.check()
+        try:
+            if patch is None:
+                self._cluster.delete(POD, name, uid=metadata["uid"], **where)
+            else:
+                body = {**patch, "metadata": {"uid": metadata["uid"]}}
+                answer = self._cluster.patch(POD, name, body, manager=keys.CONTROLLER, subresource=subresource, **where)
+                self._caches.pods.apply_write(answer)
+        except NotFoundError:
+            return
+        self.count("pod")
+
+    def event(self, obj: DIJobRead, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Create an Event on the object."""
+        on = {
+            "apiVersion": keys.API_VERSION, "kind": keys.KIND, "uid": obj.uid,
+            "namespace": obj.namespace, "name": obj.name,
+        }  # fmt: skip
+        body = event(
+            on,
+            reason=reason,
+            message=message,
+            is_warning=is_warning,
+            component=keys.CONTROLLER,
+            instance=self._elector.identity,
+            salt=obj.version,
+            now=timestamp(self._wall()),
+        )
+        try:
+            self._elector.check()
+            self._cluster.create(EVENT, body, namespace=obj.namespace)
+        except LostLeadershipError:
+            raise
+        except DiflowError as error:  # a missing Event must not stop the work
+            log.debug("no event", job=f"{obj.namespace}/{obj.name}", why=str(error))
+
+
+def _digest(made: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(made).encode(errors="replace")).hexdigest()
