@@ -389,18 +389,27 @@ def _began(status: Mapping[str, Any]) -> float:
 
 
 def _pending_since(pod: Mapping[str, Any]) -> float:
-    """Since when a bound pod has been waiting for its node; 0 if it has no node, if an init container works, or if the
-    work runs. Argo's container `wait`, and others beside the work, run while its image cannot be pulled."""
+    """Since when a bound pod has been waiting for its node, without the time in which its init containers worked; 0 if
+    it has no node, if an init container works, or if the work runs.
+
+    Argo's container `wait`, and others beside the work, run while its image cannot be pulled.
+    """
     spec, status = untrusted.sub(pod, "spec"), untrusted.sub(pod, "status")
     if status.get("phase") not in (None, "Pending") or not spec.get("nodeName") or _began(status):
         return 0.0
     beside = {c.get("name") for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"}
+    worked = 0.0
     for container in status.get("initContainerStatuses") or []:
-        if container.get("name") not in beside and untrusted.sub(container, "state").get("running"):
+        if container.get("name") in beside:
+            continue
+        if untrusted.sub(container, "state").get("running"):
             return 0.0
+        # Data that took longer to be copied than the pod may wait must not end it when the copy is done.
+        worked = max(worked, untrusted.seconds(untrusted.sub(container, "state", "terminated").get("finishedAt")))
     bound: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
     since = bound.get("lastTransitionTime") if bound.get("status") == "True" else None
-    return untrusted.seconds(since) or untrusted.seconds(untrusted.sub(pod, "metadata").get("creationTimestamp"))
+    placed = untrusted.seconds(since) or untrusted.seconds(untrusted.sub(pod, "metadata").get("creationTimestamp"))
+    return max(placed, worked)
 
 
 def _waits_for(status: Mapping[str, Any]) -> str:

@@ -186,8 +186,10 @@ class Reflector:
             entry = self._entries.get((namespace, name))
             return entry.object if entry is not None else None
 
-    def apply_write(self, obj: Json) -> None:
+    def apply_write(self, obj: Json, *, again: bool = False) -> None:
         """Store the server's response to a write, so that the writer reads its own write.
+
+        `again`: also if the cache has this version, to trim it once more.
 
         A response that is not newer than the cached object is ignored, and so is one for an object that is not cached:
         it may have been deleted since, and no event would remove it. Later events that are older than the response are
@@ -198,11 +200,13 @@ class Reflector:
         key, uid, version = _identity(obj)
         with self._turn:
             known = self._entries.get(key)
-            if known is None or known.uid != uid or not _newer(version, known.version):
+            if known is None or known.uid != uid:
+                return
+            if not _newer(version, known.version) and not (again and version == known.version):
                 return
             if self._written is not None:
                 self._written.add(key)
-            self._take({**obj, "metadata": {**obj["metadata"]}})
+            self._take({**obj, "metadata": {**obj["metadata"]}}, again=again)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -354,11 +358,12 @@ class Reflector:
 
     # --- the cache ----------------------------------------------------------------------------------------------------
 
-    def _take(self, obj: Json) -> None:
-        """Store an object that the server sent, unless a newer version of it is cached."""
+    def _take(self, obj: Json, *, again: bool = False) -> None:
+        """Store an object that the server sent, unless a newer version of it is cached (or the same one: `again`)."""
         key, uid, version = _identity(obj)
         known = self._entries.get(key)
-        if known is not None and known.uid == uid and not _newer(version, known.version):
+        is_known = known is not None and known.uid == uid and not _newer(version, known.version)
+        if is_known and not (again and known is not None and known.version == version):
             return
         try:
             entry = self._entry(obj)

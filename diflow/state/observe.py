@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from diflow import keys
@@ -223,6 +224,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         fields["rounds"] = state.rounds
     by_node = {untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID)): pod for pod in pods}
     tasks = dict.fromkeys(fields.pop("tasks"))
+    rules_of = cache(state.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
     attempts: list[Attempt] = []
     gave_up = False
     for node in found:
@@ -237,7 +239,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
                     node.place,
                     gated=gated,
                     sees_pods=bool(pods),
-                    rules=state.rules(node.place.task),
+                    rules=rules_of(node.place.task),
                 )
             )
             tasks.setdefault(node.place.task)

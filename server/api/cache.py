@@ -121,9 +121,15 @@ class JobView:
 @dataclass(frozen=True, slots=True)
 class More:
     """What the cache keeps for others. `workflow` and `pod` are called with each whole object and return its `more`;
-    objects of `kinds` are kept as their function trims them (`Cache.objects`). `fields`: field selectors by kind."""
+    objects of `kinds` are kept as their function trims them (`Cache.objects`). `fields`: field selectors by kind.
+
+    `late`: the Workflows of which `workflow` has returned what is out of date, and which it would look at again now.
+    `forget` is called with one of them that is gone.
+    """
 
     workflow: Callable[[Json], Any] = lambda _: None
+    late: Callable[[], Iterable[Key]] = lambda: ()
+    forget: Callable[[Key], None] = lambda _: None
     pod: Callable[[Json], Any] = lambda _: None
     kinds: Mapping[Kind, Callable[[Json], Json | None]] = field(default_factory=dict)
     fields: Mapping[Kind, str] = field(default_factory=dict)
@@ -142,6 +148,7 @@ class Cache:
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
+        self._cluster = cluster
         self._stale_seconds = stale_seconds
         self._more = more or More()
         space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
@@ -267,6 +274,15 @@ class Cache:
     def observed(self, obj: Json) -> None:
         """Apply the Workflow in the response to a write, ahead of the watch."""
         self.workflows.apply_write(obj)
+
+    def look_again(self) -> None:
+        """Read the Workflows that are `late` once more. Raises DiflowError."""
+        for namespace, name in self._more.late():
+            found = self._cluster.find(WORKFLOW, name, namespace=namespace)
+            if found is None:
+                self._more.forget((namespace, name))
+            else:
+                self.workflows.apply_write(found, again=True)
 
     # --- indexing -----------------------------------------------------------------------------------------------------
 

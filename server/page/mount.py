@@ -26,9 +26,10 @@ from diflow.server.api.core import Core
 from diflow.server.api.identity import User
 from diflow.server.http.errors import ApiError
 from diflow.server.page.board import ClusterState, Permissions
-from diflow.server.page.facts import trim_node, trim_pod, trim_record, trim_workflow
+from diflow.server.page.facts import trim_node, trim_pod, trim_record
 from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, routes
+from diflow.server.page.sparing import Sparing
 
 _VISITORS_KEPT: Final = 1000
 _AT_ONCE: Final = 8  # concurrent reviews for one visitor: the pool has no more threads
@@ -36,8 +37,11 @@ _AT_ONCE: Final = 8  # concurrent reviews for one visitor: the pool has no more 
 
 def more() -> More:
     """What the cache keeps for the page, besides what the API needs."""
+    sparing = Sparing()
     return More(
-        workflow=trim_workflow,
+        workflow=sparing,
+        late=sparing.late,
+        forget=sparing.forget,
         pod=trim_pod,
         kinds={NODE: lambda obj: {"read": trim_node(obj)}, CONFIG_MAP: lambda obj: {"read": trim_record(obj)}},
         fields={CONFIG_MAP: f"metadata.name={keys.ENDED_JOBS}"},

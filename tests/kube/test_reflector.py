@@ -552,6 +552,21 @@ def test_an_answer_that_is_older_or_of_another_object_or_of_none_is_ignored(api:
         assert seen.told == [("ADDED", "a")]
 
 
+def test_an_object_can_be_trimmed_again_at_its_version_and_at_no_older_one(api: FakeApi) -> None:
+    api.add(POD, pod("a", x=0, metadata={"uid": "one"}))
+    looks = itertools.count()
+    with Seen(client(api), trim=lambda obj: {"x": obj["x"], "looks": next(looks)}).synced() as seen:
+        (made,) = client(api).list_all(POD, namespace="default")
+        version = int(made["metadata"]["resourceVersion"])
+        for older in (version - 1, version):
+            seen.reflector.apply_write(
+                json.loads(event("", "a", older, uid="one", x=0))["object"], again=older != version
+            )
+        assert seen.reflector.get("default", "a") == {"x": 0, "looks": 0}
+        seen.reflector.apply_write(json.loads(event("", "a", version, uid="one", x=0))["object"], again=True)
+        assert seen.reflector.get("default", "a") == {"x": 0, "looks": 1}
+
+
 def test_an_object_that_is_deleted_after_an_own_write_is_gone(api: FakeApi) -> None:
     api.add(POD, pod("a"))
     api.rule(first_watch(lambda: Answer(lines=[event("DELETED", "a", 150)])))

@@ -267,6 +267,7 @@ def pod(**status: Any) -> dict[str, Any]:
 
 PULLS = {"state": {"waiting": {"reason": "ImagePullBackOff"}}}
 RUNS = {"state": {"running": {"startedAt": "2026-01-01T00:01:02Z"}}}
+ENDED = {"state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T01:00:00Z"}}}
 BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z"}]
 
 
@@ -281,6 +282,8 @@ BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-
         # Argo's container runs while the image of the work cannot be pulled.
         ({"conditions": BOUND, "containerStatuses": [{"name": "main", **PULLS}, {"name": "wait", **RUNS}]}, 60),
         ({"conditions": BOUND, "containerStatuses": [{"name": "main", **RUNS}, {"name": "mine", **PULLS}]}, None),
+        # The time begins again when the last init container has ended.
+        ({"conditions": BOUND, "initContainerStatuses": [{"name": "x", **ENDED}], "containerStatuses": [PULLS]}, 3600),
         # An init container that does not end is one beside the work.
         ({"conditions": BOUND, "initContainerStatuses": [{"name": "sidecar", **RUNS}]}, 60),
         ({"conditions": BOUND, "initContainerStatuses": [{"name": "sidecar", **RUNS}, {"name": "x", **RUNS}]}, None),
