@@ -28,8 +28,8 @@ MIN_SAMPLES: Final = 8
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long a rank may be quiet, in seconds. The progress of a job that writes checkpoints of ten minutes rests for
-    longer than ten minutes, by the step around the checkpoint: hence a default of 15."""
+    """How long a rank may be quiet, in seconds. A job that writes checkpoints for ten minutes makes no progress for ten
+    minutes and a step: so the default of `progress` is 15 minutes."""
 
     heartbeat: float = 600.0
     progress: float = 900.0

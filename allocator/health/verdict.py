@@ -1,8 +1,8 @@
 """What the signals of a job's replicas mean together: who is silent, stalled or slow, and who is to restart.
 
-Not every replica reports. Those of which nothing is known are judged by the others of their task: where several report,
-all have to; where one reports, as rank 0 of a collective does, it speaks for all. A job of which no replica ever
-reports is given the time of the first step.
+Not every replica has to report. If several replicas of a task report, all of them have to. If only one does, such as
+rank 0 of a collective, the others of its task are not judged by their own steps. A job without any report is stalled
+after the deadline of the first step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ SAMPLE_SECONDS: Final = 60
 """A rate is measured over the last half hour, by a sample a minute: what is shorter than a third of that, such as a
 checkpoint, does not change it (tests/allocator/health)."""
 STILL_SLOW: Final = 1.6
-"""A rank that was slow counts as slow until it is less so than this, so that none is reported by turns."""
+"""A rank that was slow counts as slow until its factor is below this: without the difference to SLOW, one near the
+limit would be reported as slow and as recovered in turns."""
 SLOW_SAMPLES: Final = 5
 """A rank is slow when that many samples say so, one after the other."""
 LEAST_SAMPLES: Final = 25
@@ -108,8 +109,8 @@ class Samples:
         whole = np.where(np.isfinite(slopes), _whole_rates(self._times, self._steps), np.nan)
         work = _work_rates(self._work)
         for first, end in _spans(self.tasks):
-            # A rank that pauses by turns has a low median slope, and one whose counter has jumped a low rate over the
-            # whole window: one that is slow has both. Of ranks that make each step together, only the time without
+            # A rank that pauses now and then has a low median slope, and one whose counter has jumped a low rate over
+            # the whole window: one that is slow has both. Of ranks that make each step together, only the time without
             # waiting tells them apart.
             by_slope, by_whole, by_work = (judging.slowness(rate[first:end]) for rate in (slopes, whole, work))
             self.factor[first:end] = np.fmax(np.minimum(by_slope, by_whole), by_work)

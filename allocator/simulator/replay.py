@@ -248,77 +248,104 @@ def replay(
     Raises InvalidError for an unknown application or an invalid plan, DiflowError if it takes too long.
     """
     scenario = scenario or Scenario()
-    mode = mode or MODES.get(policy.name, "adaptive")
-    waiting = _jobs_of(arrivals, apps, mode, scenario)
-    rng = np.random.default_rng(scenario.seed)
-    if scenario.required not in ("", *(level.name for level in scenario.levels)) or (
-        scenario.block_racks and not scenario.rack_nodes
-    ):
-        raise InvalidError("a required level needs that level in the cluster, and blocks consist of racks")
-    nodes = [scenario.node(i) for i in range(len(scenario.node_gpus))]
-    levels = scenario.levels
-    queues = [QueueView("default")]
-    active: list[_Job] = []
-    done: list[_Job] = []
-    chart = _Chart()
-    utilisation: list[tuple[float, int, int]] = []
-    decisions: list[float] = []
-    cpu: list[float] = []
+    _check_topology(scenario)
+    run = _Run(policy, scenario, memory, on_plan)
+    waiting = _jobs_of(arrivals, apps, mode or MODES.get(policy.name, "adaptive"), scenario)
     now = 0.0
     latest = (waiting[-1].created if waiting else 0.0) + scenario.longest_seconds
-    while waiting or active:
+    while waiting or run.active:
         if now > latest:
-            names = ", ".join(job.arrival.name for job in active[:5])
+            names = ", ".join(job.arrival.name for job in run.active[:5])
             raise DiflowError(
                 f"policy {policy.name}: the replay did not end within {scenario.longest_seconds / 86400:g} days of the "
                 f"last arrival; still there: {names}"
             )
         while waiting and waiting[0].created <= now:
-            active.append(waiting.pop(0))
-        if active:
-            _refit(active)
-            snapshot = build(
-                nodes,
-                [_view(job, nodes, scenario, memory) for job in active],
-                queues,
-                now_seconds=now,
-                levels=levels,
-                pool_speed=scenario.pool_speed,
-            )
-            began, cpu_began = time.perf_counter(), time.process_time()
-            plan = policy.optimize(snapshot)
-            decisions.append(time.perf_counter() - began)
-            cpu.append(time.process_time() - cpu_began)
-            _check(snapshot, plan, scenario)
-            if on_plan is not None:
-                on_plan(snapshot, plan)
-            _apply(snapshot, plan, active, scenario=scenario, now=now, chart=chart)
-        held = sum(count for job in active for _, count in job.placement)
-        utilisation.append((now, held, len(active)))
-        shared = _crowded_nodes(active)
-        for job in active:
-            job.contention += len(active)
-            job.cycles += 1
-            _advance(job, now, scenario, rng, crowded=any(node in shared for node, _ in job.placement))
-        for job in [job for job in active if job.finished is not None]:
-            chart.close(job, job.finished or now)
-            active.remove(job)
-            done.append(job)
-            if memory is not None:
-                _teach(job, memory, scenario)
+            run.active.append(waiting.pop(0))
+        run.period(now)
         now += scenario.period_seconds
-        if not active and waiting:
+        if not run.active and waiting:
             # Skip to the period of the next arrival.
             now = max(now, math.floor(waiting[0].created / scenario.period_seconds) * scenario.period_seconds)
-    gpus = sum(scenario.node_gpus)
-    return Replay(
-        policy=policy.name,
-        outcomes=tuple(sorted((_outcome(job, gpus, scenario) for job in done), key=lambda o: (o.created, o.name))),
-        spans=tuple(chart.spans),
-        utilisation=tuple(utilisation),
-        decision_seconds=tuple(decisions),
-        decision_cpu_seconds=tuple(cpu),
-    )
+    return run.result()
+
+
+class _Run:
+    """A run: the jobs that are in the cluster and those that have ended, and what is recorded."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        scenario: Scenario,
+        memory: Memory | None,
+        on_plan: Callable[[Snapshot, Plan], None] | None,
+    ) -> None:
+        self._policy, self._scenario, self._memory, self._on_plan = policy, scenario, memory, on_plan
+        self._rng = np.random.default_rng(scenario.seed)
+        self._nodes = [scenario.node(i) for i in range(len(scenario.node_gpus))]
+        self._chart = _Chart()
+        self._done: list[_Job] = []
+        self._utilisation: list[tuple[float, int, int]] = []
+        self._seconds: list[float] = []
+        self._cpu_seconds: list[float] = []
+        self.active: list[_Job] = []
+
+    def period(self, now: float) -> None:
+        """Plan, and let the jobs run for a period."""
+        if self.active:
+            self._plan(now)
+        held = sum(count for job in self.active for _, count in job.placement)
+        self._utilisation.append((now, held, len(self.active)))
+        shared = _crowded_nodes(self.active)
+        for job in self.active:
+            job.contention += len(self.active)
+            job.cycles += 1
+            crowded = any(node in shared for node, _ in job.placement)
+            _advance(job, now, self._scenario, self._rng, crowded=crowded)
+        for job in [job for job in self.active if job.finished is not None]:
+            self._chart.close(job, job.finished or now)
+            self.active.remove(job)
+            self._done.append(job)
+            if self._memory is not None:
+                _teach(job, self._memory, self._scenario)
+
+    def _plan(self, now: float) -> None:
+        scenario = self._scenario
+        _refit(self.active)
+        snapshot = build(
+            self._nodes,
+            [_view(job, self._nodes, scenario, self._memory) for job in self.active],
+            [QueueView("default")],
+            now_seconds=now,
+            levels=scenario.levels,
+            pool_speed=scenario.pool_speed,
+        )
+        began, cpu_began = time.perf_counter(), time.process_time()
+        plan = self._policy.optimize(snapshot)
+        self._seconds.append(time.perf_counter() - began)
+        self._cpu_seconds.append(time.process_time() - cpu_began)
+        _check(snapshot, plan, scenario)
+        if self._on_plan is not None:
+            self._on_plan(snapshot, plan)
+        _apply(snapshot, plan, self.active, scenario=scenario, now=now, chart=self._chart)
+
+    def result(self) -> Replay:
+        gpus = sum(self._scenario.node_gpus)
+        outcomes = (_outcome(job, gpus, self._scenario) for job in self._done)
+        return Replay(
+            policy=self._policy.name,
+            outcomes=tuple(sorted(outcomes, key=lambda one: (one.created, one.name))),
+            spans=tuple(self._chart.spans),
+            utilisation=tuple(self._utilisation),
+            decision_seconds=tuple(self._seconds),
+            decision_cpu_seconds=tuple(self._cpu_seconds),
+        )
+
+
+def _check_topology(scenario: Scenario) -> None:
+    is_known = scenario.required in ("", *(level.name for level in scenario.levels))
+    if not is_known or (scenario.block_racks and not scenario.rack_nodes):
+        raise InvalidError("a required level needs that level in the cluster, and blocks consist of racks")
 
 
 def _jobs_of(

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -221,10 +221,7 @@ def _node(pod: dict[str, Any]) -> str:
 
 
 def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None = None) -> int:
-    """Print the logs of all replicas until the job has ended. Returns 1 if it failed.
-
-    Each pod is read by its own thread, once its container has started.
-    """
+    """Print the logs of all replicas until the job has ended. Returns 1 if it failed."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
     from diflow.jobs.lookup import get  # noqa: PLC0415
@@ -232,51 +229,74 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
     from diflow.state.status import derive_seen  # noqa: PLC0415
 
     get(name, cluster=cluster)
-    readers: dict[str, threading.Thread] = {}
-    passed: set[str] | None = None  # attempts that had ended at the start
-    printer = Printer(wanted, 0)
-    ended = threading.Event()
+    readers = _Readers(cluster, wanted)
     status = None
     for snapshot in follow(cluster, name, seconds=limit):
         if snapshot.workflow is None:
             note(f"job {name} was deleted")
-            ended.set()
+            readers.ended.set()
             return NotFoundError.exit_code
         seen = observe(snapshot.workflow, snapshot.pods)
         status = derive_seen(snapshot.workflow, seen)
-        first = passed is None
-        if passed is None:
-            _check_choice(seen, wanted, _chosen(seen, wanted))
-            passed = {a.node_id for a in seen.attempts if _is_old(a, seen)}
-        printer.width = max([printer.width, *(len(f"{t}-{n - 1}") for t, n in seen.granted.items() if n)])
-        ranks = _ranks(seen)
-        by_node = {a.node_id: a for a in seen.attempts if a.node_id not in passed}
-        for pod in snapshot.pods:
-            attempt = by_node.get(_node(pod))
-            if attempt is None or attempt.node_id in readers or not _has_begun(pod):
-                continue
-            rank = ranks.get((attempt.task, attempt.index), len(ranks))
-            if not wanted.takes(attempt, rank):
-                continue
-            if not first and (attempt.tries or attempt.uncounted):
-                note(f"{attempt.replica}: a new pod runs")
-            reader = threading.Thread(
-                target=_follow_pod,
-                args=(cluster, pod["metadata"]["name"], attempt.replica, rank),
-                kwargs={"wanted": wanted, "printer": printer, "ended": ended.is_set, "fresh": not first},
-                daemon=True,
-            )
-            readers[attempt.node_id] = reader
-            reader.start()
+        readers.read(seen, snapshot.pods)
         if status.ended:
             break
-    ended.set()
-    for reader in readers.values():
-        reader.join(_DRAIN_SECONDS)
+    readers.drain()
     if status is None or not status.ended:
         raise TimeoutError(f"job {name} has not ended within the time allowed")
     note(f"{name} {status.phase}: {status.message}")
     return 0 if status.phase == "Succeeded" else 1
+
+
+class _Readers:
+    """The threads that print the logs of a job's pods: one for each pod, once its container has started.
+
+    Attempts that were over when the first pods were read are left out.
+    """
+
+    def __init__(self, cluster: Cluster, wanted: Wanted) -> None:
+        self._cluster, self._wanted = cluster, wanted
+        self._printer = Printer(wanted, 0)
+        self._threads: dict[str, threading.Thread] = {}
+        self._passed: set[str] | None = None
+        self.ended = threading.Event()
+
+    def read(self, seen: Observation, pods: Sequence[dict[str, Any]]) -> None:
+        """Start to read the pods that are new."""
+        is_first = self._passed is None
+        if self._passed is None:
+            _check_choice(seen, self._wanted, _chosen(seen, self._wanted))
+            self._passed = {attempt.node_id for attempt in seen.attempts if _is_old(attempt, seen)}
+        names = [len(f"{task}-{count - 1}") for task, count in seen.granted.items() if count]
+        self._printer.width = max([self._printer.width, *names])
+        ranks = _ranks(seen)
+        by_node = {attempt.node_id: attempt for attempt in seen.attempts if attempt.node_id not in self._passed}
+        for pod in pods:
+            attempt = by_node.get(_node(pod))
+            if attempt is None or attempt.node_id in self._threads or not _has_begun(pod):
+                continue
+            rank = ranks.get((attempt.task, attempt.index), len(ranks))
+            if not self._wanted.takes(attempt, rank):
+                continue
+            if not is_first and (attempt.tries or attempt.uncounted):
+                note(f"{attempt.replica}: a new pod runs")
+            self._start(attempt, pod["metadata"]["name"], rank, is_new=not is_first)
+
+    def _start(self, attempt: Attempt, pod: str, rank: int, *, is_new: bool) -> None:
+        reader = threading.Thread(
+            target=_follow_pod,
+            args=(self._cluster, pod, attempt.replica, rank),
+            kwargs={"wanted": self._wanted, "printer": self._printer, "ended": self.ended.is_set, "fresh": is_new},
+            daemon=True,
+        )
+        self._threads[attempt.node_id] = reader
+        reader.start()
+
+    def drain(self) -> None:
+        """The job has ended: wait for the last lines."""
+        self.ended.set()
+        for reader in self._threads.values():
+            reader.join(_DRAIN_SECONDS)
 
 
 def _is_old(attempt: Attempt, seen: Observation) -> bool:

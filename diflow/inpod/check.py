@@ -47,7 +47,7 @@ def main(environ: Mapping[str, str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     try:
         run(environ)
-    except Exception:  # a defect of the check is none of the node
+    except Exception:  # a defect of the check is no fault of the node
         log.exception("the check could not be done: the work begins")
     return 0
 

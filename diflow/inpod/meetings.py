@@ -118,7 +118,7 @@ class Meetings:
             self._socket.close()
 
     def meet(self, *, seconds: float) -> None:
-        """Meet the peers of higher rank, within `seconds`. One that does not come costs no more than that time."""
+        """Meet the peers of higher rank, within `seconds`. A peer that does not come delays it by no more than that."""
         until = self._clock() + seconds
         left = [peer for peer in self.peers if peer > self.rank]
         while left and self._clock() < until:

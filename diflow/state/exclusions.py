@@ -119,7 +119,7 @@ class Exclusions:
 
     @classmethod
     def parse(cls, given: Any) -> Self:
-        """Parse the annotation. Invalid entries are left out, and all of a text that is none of diflow's."""
+        """Parse the annotation. Invalid entries are dropped; a text in another form has no entries."""
         if not isinstance(given, str) or not given or len(given) > _LONGEST_TEXT:
             return cls()
         try:

@@ -73,7 +73,7 @@ class Record:
 
     @classmethod
     def parse(cls, given: Any) -> Self:
-        """Parse the annotation. What is none of diflow's is left out."""
+        """Parse the annotation. Invalid entries are dropped; a text in another form is an empty record."""
         if not isinstance(given, str) or not given or len(given) > LONGEST:
             return cls()
         found = _parse(given)

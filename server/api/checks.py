@@ -108,7 +108,7 @@ class Checks:
         pods = {rank: pod for rank, pod in enumerate(view.members) if pod is not None}
         wanted = len(view.members)
         found = record.of({rank: pod.uid for rank, pod in pods.items()}) if record.round == read.current else {}
-        # Not before its own result counts: those of the others may be of long ago, when it alone was started again.
+        # Its own result has to be there: if it alone was started again, the results of the others are old.
         if rank not in found or not nodecheck.is_ready(
             record, len(found), wanted, now=self._wall(), timeout_seconds=read.check_seconds
         ):

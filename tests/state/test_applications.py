@@ -76,10 +76,7 @@ def test_a_running_job_adds_only_what_nobody_has_shown() -> None:
     assert more.shapes[0] == made.shapes[0]
     assert more.noise[:2] == (1.0, 2.0)
     assert (more.jobs, more.batches, more.used_seconds) == (1, Batches(32), 500.0)
-    assert applications.learned_while_running(more, seen, now_seconds=900.0) is not None
-    assert applications.learned_while_running(more, seen, now_seconds=900.0) == more, (
-        "nothing is new, so nothing is written"
-    )
+    assert applications.learned_while_running(more, seen, now_seconds=900.0) == more, "nothing is new: no write"
 
 
 def test_a_record_is_bounded_in_every_list() -> None:
