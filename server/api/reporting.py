@@ -4,13 +4,14 @@ A report is answered when it has been validated and accepted; the write follows 
 this process is killed before: it is a measurement, and the next one follows. At shutdown, `close` writes all accepted
 reports.
 
-Of a job with `health`, a server also writes that it listens, every ten seconds in which there is nothing else to write:
-only then is it known that a replica is silent, and not the server away (`diflow.state.signals`).
+Of a job with `health`, a server also writes that it listens, every ten to fifteen seconds in which there is nothing
+else to write: only then is it known that a replica is silent, and not the server away (`diflow.state.signals`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from diflow.state.signals import BEAT_SECONDS
 
 _TRIES: Final = 4
 _BACKOFF_SECONDS: Final = (1.0, 30.0)
+_LISTEN_SECONDS: Final = 1.0
 _LATEST_SECONDS: Final = 5.0
 # Below so many jobs, nothing is removed from memory.
 _TIDY_AT: Final = 256
@@ -97,7 +99,9 @@ class Reporter:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Any] = asyncio.sleep,
+        jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
+        self._jitter = jitter
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._pool = pool
@@ -141,20 +145,24 @@ class Reporter:
     async def listen(self, is_ready: Callable[[], bool]) -> None:
         """Write, while this server is ready, that it listens to the jobs with `health`; until cancelled."""
         while True:
-            await asyncio.sleep(BEAT_SECONDS / 2)
+            await asyncio.sleep(_LISTEN_SECONDS)
             if is_ready() and self._cache.is_fresh():
                 self.beat()
 
     def beat(self) -> None:
         """Have it written of each job with `health` whose last write is too long ago."""
         beats: dict[JobKey, tuple[str, float]] = {}
+        # Not at the same time as another server: each second write would conflict, and be followed by a read.
         for view in self._cache.jobs():
             workflow = view.workflow
             if not workflow.has_health or workflow.has_ended or not any(view.members):
                 continue
             key, text = (view.namespace, view.name), workflow.profilings or ""
             last = self._beats.get(key)
-            beats[key] = last if last is not None and last[0] == text else (text, written_at(text))
+            if last is not None and last[0] == text:
+                beats[key] = last
+            else:
+                beats[key] = text, written_at(text) + self._jitter(0.0, BEAT_SECONDS / 2)
             if self._wall() - beats[key][1] < BEAT_SECONDS:
                 continue
             try:

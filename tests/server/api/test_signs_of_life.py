@@ -75,6 +75,7 @@ async def test_a_server_says_that_it_listens_while_nobody_reports_and_no_more_of
     place.running(healthy())
     async with place.asked():
         reporter = place.app.state.core.reporter
+        reporter._jitter = lambda low, _high: low
         reporter.beat()
         await soon(lambda: patches(place) == 1)
         first = kept(place)
@@ -90,6 +91,27 @@ async def test_a_server_says_that_it_listens_while_nobody_reports_and_no_more_of
         reporter.beat()
         await soon(lambda: patches(place) == 7)
         assert kept(place).since == kept(place).at, "it was away"
+
+
+@asynchronous
+async def test_a_server_waits_for_a_while_whether_another_one_says_it(place: Place) -> None:
+    """Two servers that write at the same time conflict: half of the writes would be refused, and followed by reads."""
+    place.running(healthy())
+    async with place.asked():
+        reporter = place.app.state.core.reporter
+        waits: list[float] = []
+        reporter._jitter = lambda low, high: waits.append(high) or low + 4.0  # type: ignore[func-returns-value]
+        reporter.beat()
+        await soon(lambda: patches(place) == 1)
+        await soon(lambda: reporter._waiting["default", "elastic"].writer is None)
+        place.time.move(BEAT_SECONDS)
+        reporter.beat()
+        assert reporter._waiting["default", "elastic"].writer is None, "not yet"
+        place.time.move(4.0)
+        reporter.beat()
+        await soon(partial(has_written, place, 2))
+    assert waits
+    assert max(waits) + BEAT_SECONDS < BREAK_SECONDS, "so no server seems to be away"
 
 
 @asynchronous
