@@ -237,7 +237,8 @@ class Allocator:
         reasons = [*filter(None, [planned]), *expired]
         if self._takeover.run(state):
             state = self._view.state()
-        self._problems.report(state, self._planner.left_out())
+        if self._problems.report(state, self._planner.left_out()):
+            self._reasons.is_dirty = True
         state = self._reconciler.run(state, planned_ago=self._planner.planned_ago)
         if self.health.run(state, is_paused=bool(self.paused())):
             state = self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
@@ -247,8 +248,8 @@ class Allocator:
         if reasons:
             self._cordons.run(state.jobs, state.nodes)
             spent, changed = self._planner.plan(state)
-            if left_out := self._planner.left_out():
-                self._problems.report(state, left_out)
+            if (left_out := self._planner.left_out()) and self._problems.report(state, left_out):
+                self._reasons.is_dirty = True
             if changed or TOO_LATE in expired:
                 self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
         if self._takeover.is_unfinished:

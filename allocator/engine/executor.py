@@ -148,8 +148,7 @@ class Executor:
             self._events.clear()
             raise lost
         events, self._events = self._events, []
-        for _ in self._pool.map(lambda event: self.record_event(event[0], event[1], salt=event[2]), events):
-            self._progress()
+        self.record_events(events)
         return refused
 
     def _one(self, write: Write, job: Job | None) -> bool:
@@ -325,6 +324,11 @@ class Executor:
         identity = job.read.identity
         on = {"apiVersion": "argoproj.io/v1alpha1", "kind": WORKFLOW.name, "uid": identity.uid}
         self._record({**on, "namespace": identity.namespace, "name": identity.name}, note, salt=salt)
+
+    def record_events(self, events: Sequence[tuple[Job, Note, str]]) -> None:
+        """Create Events side by side: each with its job, its note and its salt."""
+        for _ in self._pool.map(lambda event: self.record_event(event[0], event[1], salt=event[2]), events):
+            self._progress()
 
     def record_own_event(self, note: Note, *, salt: str) -> None:
         """Create an Event that concerns the allocator itself, on its Lease."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -13,7 +16,20 @@ from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note
 from diflow.allocator.engine.rounds import next_names
 
+MOST_AT_ONCE: Final = 16
+"""Problems that are reported in one cycle: each is a request, and decisions on the jobs of others wait for them. The
+others are reported in the next cycles."""
+
 log = structlog.get_logger("diflow.allocator")
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A problem of a job that was not reported yet. `is_held`: nothing is decided for the job because of it."""
+
+    job: Job
+    text: str
+    is_held: bool
 
 
 class Problems:
@@ -23,20 +39,42 @@ class Problems:
         self._executor = executor
         self._reported: dict[str, str] = {}
 
-    def report(self, state: ClusterState, left_out: Mapping[str, str]) -> None:
-        """Log new problems, and record them as Events. `left_out`: why jobs are left out of plans, by key."""
-        problems = {}
+    def report(self, state: ClusterState, left_out: Mapping[str, str]) -> bool:
+        """Log new problems, and record them as Events. `left_out`: why jobs are left out of plans, by key. Returns
+        whether there are more than are reported at once."""
+        reported, new = {}, list[_Problem]()
         for job in state.jobs.values():
             held = job.read.problem or left_out.get(job.key, "")
             text = held or _ignored(job)
-            if text and not job.read.has_ended:
-                problems[job.key] = text
-                if self._reported.get(job.key) != text:
-                    log.warning("held" if held else "ignored", job=job.key, why=text)
-                    self._executor.record_event(job, Note("Refused", text, is_warning=True), salt=text)
-        self._reported = problems
+            if not text or job.read.has_ended:
+                continue
+            if self._reported.get(job.key) == text:
+                reported[job.key] = text
+            else:
+                new.append(_Problem(job, text, is_held=bool(held)))
+        chosen = _in_turns(new)[:MOST_AT_ONCE]
+        for one in chosen:
+            log.warning("held" if one.is_held else "ignored", job=one.job.key, why=one.text)
+            reported[one.job.key] = one.text
+        self._executor.record_events(
+            [(one.job, Note("Refused", one.text, is_warning=True), one.text) for one in chosen]
+        )
+        self._reported = reported
         if state.queue_trouble:
             log.warning("the queues stay as they were", why=state.queue_trouble)
+        return len(new) > len(chosen)
+
+
+def _in_turns(problems: Sequence[_Problem]) -> list[_Problem]:
+    """One of each namespace, then the second of each, and so on."""
+    seen: Counter[str] = Counter()
+    order = []
+    for one in problems:
+        namespace = one.job.read.identity.namespace
+        order.append((seen[namespace], one))
+        seen[namespace] += 1
+    order.sort(key=lambda entry: entry[0])
+    return [one for _, one in order]
 
 
 def _ignored(job: Job) -> str:
