@@ -7,7 +7,7 @@ from diflow.allocator.engine import patches
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead
-from diflow.allocator.engine.rounds import decision
+from diflow.allocator.engine.rounds import decision_of
 from diflow.state.parameters import replicas_text
 from diflow.state.patches import live
 
@@ -24,7 +24,7 @@ def hand_over(job: Job, now: float) -> list[Write]:
         if after.has_ended or after.is_stopping:
             return []
         why = f"the job ended in {read.identity.name}, before it continued here"
-        return [patches.stop_job(after, decision=decision("stop", why, now), of=read.key)]
+        return [patches.stop_job(after, decision=decision_of("stop", why, now), of=read.key)]
     if not read.problem and (update := _copy_changes(read, after)):
         return [update]
     note = Note("Continued", f"continues in {after.identity.name}: this Workflow has {read.tree.count} nodes")

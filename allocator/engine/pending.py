@@ -19,7 +19,7 @@ from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
-from diflow.allocator.engine.rounds import REJECTED, decision, next_round, place_again
+from diflow.allocator.engine.rounds import REJECTED, decision_of, next_round, place_again
 from diflow.durations import span, timestamp
 from diflow.figures import counted, named
 from diflow.state import untrusted
@@ -73,21 +73,21 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -
             counts = {task: len(nodes) for task, nodes in smaller.items()}
             why = f"{which}: it goes on with {counted(sum(counts.values()), 'replica')}"
             note = Note("NotStarted", why, is_warning=True)
-            said = decision("resize", why, now)
-            return [next_round(job, counts, smaller, now=now, excluded=excluded, decision=said, note=note)]
+            decision = decision_of("resize", why, now)
+            return [next_round(job, counts, smaller, now=now, excluded=excluded, decision=decision, note=note)]
     began = [pod.began for pod in pods if pod.began]
     alone = not read.is_preemptible and any(first < pod.created for first in began for pod in pending)
     pause = paused_until(excluded, now) - now
     later = f", for {span(pause)} at least" if pause > 0 else ""
     why = f"{which}: {'placed again' if alone else f'it goes back to the queue{later}'}"
-    note, said = Note("NotStarted", why, is_warning=True), decision("wait", why, now)
+    note, decision = Note("NotStarted", why, is_warning=True), decision_of("wait", why, now)
     if alone or read.is_preemptible:
         gone = {(pod.place.task, pod.place.index) for pod in pending if pod.place}
-        again = place_again(job, gone, now=now, excluded=excluded, decision=said, note=note)
+        again = place_again(job, gone, now=now, excluded=excluded, decision=decision, note=note)
         return [again, *(_ended(job, pending, now) if alone else ())]
     # A gang that has never run together waits as a whole.
     nowhere = Allocation(at.round, {}, now, at.first, at.moves)
-    return [patches.change_job(read, allocation=nowhere, excluded=excluded, decision=said, note=note)]
+    return [patches.change_job(read, allocation=nowhere, excluded=excluded, decision=decision, note=note)]
 
 
 def paused_until(excluded: Exclusions, now: float) -> float:

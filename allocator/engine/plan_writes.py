@@ -15,7 +15,7 @@ from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.picture import Picture
 from diflow.allocator.engine.records import JobRead
-from diflow.allocator.engine.rounds import decision, next_round
+from diflow.allocator.engine.rounds import decision_of, next_round
 from diflow.allocator.engine.standing import Standing, allocation_of_pods
 from diflow.allocator.messages.reason_texts import Explainer
 from diflow.allocator.model.plan import Action, Plan, Why
@@ -81,23 +81,23 @@ def _writes_of(
     words = explainer.text(j, excluded=standing.excluded).split(": ", 2)[-1]
     if action in (Action.WAIT, Action.PREEMPT):
         words = "; ".join([words, *_more_memory(read), *filter(None, [read.excluded.text(now)])])
-    said = decision(action.name.lower(), words, now)
+    decision = decision_of(action.name.lower(), words, now)
     if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
         since = max(standing.job.created_seconds, read.allocation.since if read.allocation else 0.0)
         if action is Action.WAIT and now - since > limit_seconds:
-            said = decision("late", f"not placed within {limit_seconds:g} s: {words}", now)
-        write = _say(read, said, Why(int(plan.why[j])), now)
+            decision = decision_of("late", f"not placed within {limit_seconds:g} s: {words}", now)
+        write = _text_write(read, decision, Why(int(plan.why[j])), now)
         if read.allocation is None and standing.is_placed:
             found = patches.change_job(read, allocation=allocation_of_pods(standing.job))
             return [], [replace(found, is_optional=True)]
         return [], [write] if write is not None else []
     if action in (Action.WAIT, Action.PREEMPT):
-        return [_preempt(standing, said, now)], []
+        return [_preempt(standing, decision, now)], []
     if read.awaits_admission:
-        return [], [_begin(standing, target, said, now, capacity)]
+        return [], [_begin(standing, target, decision, now, capacity)]
     if not read.is_preemptible:
-        return [], [_extend(standing, target, said, now)]
-    write = _move(standing, target, said, now)
+        return [], [_extend(standing, target, decision, now)]
+    write = _move(standing, target, decision, now)
     frees = standing.is_placed and bool(_shrinks(standing, target))
     return ([write], []) if frees else ([], [write])
 
@@ -137,7 +137,7 @@ def _assign(places: Mapping[int, str], target: Mapping[str, int], *, slots: Iter
 def _begin(
     standing: Standing,
     target: Mapping[str, Mapping[str, int]],
-    said: Mapping[str, str],
+    decision: Mapping[str, str],
     now: float,
     capacity: FreeCapacity | None,
 ) -> Write:
@@ -152,17 +152,19 @@ def _begin(
         read.current, nodes, now, old.first if old and old.first else now, 0, read.limits if read.is_preemptible else ""
     )
     parameters = live(granted={**read.granted, read.current: counts})
-    note = _note(standing, counts, said["why"])
+    note = _note(standing, counts, decision["why"])
     need = allocated(read, at)
     if capacity is None or need is None or not job.may_begin or not capacity.fits(need):
-        return patches.change_job(read, parameters=parameters, allocation=at, decision=said, note=note)
+        return patches.change_job(read, parameters=parameters, allocation=at, decision=decision, note=note)
     capacity.take(need)
     admission = patches.admission(at, now=now)
     parameters |= admission.pop("parameters")
-    return patches.change_job(read, parameters=parameters, allocation=at, decision=said, note=note, **admission)
+    return patches.change_job(read, parameters=parameters, allocation=at, decision=decision, note=note, **admission)
 
 
-def _move(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
+def _move(
+    standing: Standing, target: Mapping[str, Mapping[str, int]], decision: Mapping[str, str], now: float
+) -> Write:
     """Give a preemptible job another allocation: in a new round, or in the current one if no pod of it was admitted."""
     job, read = standing.job, standing.job.read
     counts = {task: sum(nodes.values()) for task, nodes in target.items()}
@@ -172,17 +174,19 @@ def _move(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Map
         before = {i: node for i, node in enumerate(old.nodes.get(task, ())) if node and i < count} if old else {}
         places = _assign(before, target[task], slots=range(count))
         nodes[task] = tuple(places[i] for i in range(count))
-    note = _note(standing, counts, said["why"])
+    note = _note(standing, counts, decision["why"])
     running = {role.name: read.running(role.name) for role in read.roles}
     if running == counts and not job.has_started() and not any(p.is_stopping for p in job.current_pods()):
         first = old.first if old and old.first else now
         at = Allocation(read.current, nodes, now, first, old.moves if old else 0, read.limits)
-        return patches.change_job(read, allocation=at, decision=said, note=note)
-    write = next_round(job, counts, nodes, now=now, decision=said, note=note)
+        return patches.change_job(read, allocation=at, decision=decision, note=note)
+    write = next_round(job, counts, nodes, now=now, decision=decision, note=note)
     return replace(write, frees=_shrinks(standing, target))
 
 
-def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
+def _extend(
+    standing: Standing, target: Mapping[str, Mapping[str, int]], decision: Mapping[str, str], now: float
+) -> Write:
     """Place a non-preemptible job, or more replicas of it, without moving running ones."""
     read = standing.job.read
     granted = dict(read.granted[read.current])
@@ -211,7 +215,7 @@ def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: M
         incarnations=incarnations if incarnations != dict(read.incarnations) else None,
     )
     return patches.change_job(
-        read, parameters=parameters, allocation=at, decision=said, note=_note(standing, counts, said["why"])
+        read, parameters=parameters, allocation=at, decision=decision, note=_note(standing, counts, decision["why"])
     )
 
 
@@ -225,30 +229,30 @@ def _next_incarnation(read: JobRead, task: str, index: int, incarnations: dict[s
         incarnations[key] = f".{number}"
 
 
-def _preempt(standing: Standing, said: Mapping[str, str], now: float) -> Write:
+def _preempt(standing: Standing, decision: Mapping[str, str], now: float) -> Write:
     """Take a job's place: it waits for another one, with the pods of its smallest gang."""
-    read, why = standing.job.read, said["why"]
+    read, why = standing.job.read, decision["why"]
     lost = f"{standing.displaced}; " if standing.is_displaced else ""
     if not read.is_preemptible or not standing.job.has_started():
         old = read.allocation
         at = Allocation(read.current, {}, now, old.first if old else 0.0, old.moves if old else 0)
         note = Note("Waiting", f"waits for another place: {lost}{why}")
-        return patches.change_job(read, allocation=at, decision=said, note=note)
+        return patches.change_job(read, allocation=at, decision=decision, note=note)
     counts = {role.name: role.low for role in read.roles}
     note = Note("Preempted", f"stopped and waiting for its place: {lost}{why}")
-    return next_round(standing.job, counts, {}, now=now, decision=said, note=note)
+    return next_round(standing.job, counts, {}, now=now, decision=decision, note=note)
 
 
 def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int] | None = None) -> Write | None:
     """Withdraw the unused places of a job. `most`: the replicas by task with which a preemptible job is to wait. None
     if nothing has to be written."""
     job, read, old = standing.job, standing.job.read, standing.job.read.allocation
-    said, note = decision("wait", why, now), Note("Waiting", why, is_warning=True)
+    decision, note = decision_of("wait", why, now), Note("Waiting", why, is_warning=True)
     if old is None or (read.is_preemptible and any(standing.done.values())):
         return None
     if read.is_preemptible and (most or job.has_started()):
         return next_round(
-            job, most or {role.name: role.low for role in read.roles}, {}, now=now, decision=said, note=note
+            job, most or {role.name: role.low for role in read.roles}, {}, now=now, decision=decision, note=note
         )
     nodes = {}
     if not read.is_preemptible and job.has_started() and not job.is_incomplete:
@@ -258,26 +262,22 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
             for task, places in old.nodes.items()
         }
     at = Allocation(read.current, nodes, now, old.first, old.moves)
-    return patches.change_job(read, allocation=at, decision=said, note=note)
+    return patches.change_job(read, allocation=at, decision=decision, note=note)
 
 
-def _say(read: JobRead, said: Mapping[str, str], why: Why, now: float) -> Write | None:
+def _text_write(read: JobRead, decision: Mapping[str, str], why: Why, now: float) -> Write | None:
     """Update the text of why a job waits or stays as it is, if it has changed."""
-    last = read.decision
-    if last.get("why") == said["why"] and last.get("action") == said["action"]:
+    last, action = read.decision, decision["action"]
+    is_same = last.get("action") == action
+    if action == "keep" or (is_same and last.get("why") == decision["why"]):
         return None
-    if said["action"] == "keep":
+    if is_same and 0 <= now - untrusted.seconds(last.get("time")) < _REPEAT_SECONDS:
         return None
-    recent = 0 <= now - untrusted.seconds(last.get("time")) < _REPEAT_SECONDS
-    if last.get("action") == said["action"] and recent:
-        return None
-    news = last.get("action") != said["action"]
-    note = (
-        Note("Waiting", said["why"], is_warning=why in (Why.TOO_BIG, Why.NO_SUCH_QUEUE) or said["action"] == "late")
-        if news
-        else None
-    )
-    return patches.change_job(read, decision=said, note=note)
+    note = None
+    if not is_same:
+        is_warning = why in (Why.TOO_BIG, Why.NO_SUCH_QUEUE) or action == "late"
+        note = Note("Waiting", decision["why"], is_warning=is_warning)
+    return patches.change_job(read, decision=decision, note=note)
 
 
 def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:

@@ -17,7 +17,7 @@ from diflow.allocator.engine.hand_over import hand_over
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
-from diflow.allocator.engine.rounds import REJECTED, decision, next_names, next_round, place_again
+from diflow.allocator.engine.rounds import REJECTED, decision_of, next_names, next_round, place_again
 from diflow.durations import timestamp
 from diflow.figures import counted
 from diflow.state import untrusted
@@ -160,16 +160,16 @@ def _after_failures(
     is_final = not read.is_preemptible or not (failing.is_explained(read) or explain_left(job, capacity, pace) > 0)
     found = failing.consequence(read, running=running, now=now, most_memory=most_memory, is_final=is_final)
     if found.stop:
-        made = decision("stop", found.stop, now)
-        return [patches.stop_job(read, decision=made, note=Note("Stopped", found.stop, is_warning=True))]
+        decision = decision_of("stop", found.stop, now)
+        return [patches.stop_job(read, decision=decision, note=Note("Stopped", found.stop, is_warning=True))]
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
     if found:
         note = Note("OutOfMemory" if found.reason == "OutOfMemory" else "NodeLeftOut", found.why, is_warning=True)
-        made = decision("restart", found.why, now)
+        decision = decision_of("restart", found.why, now)
         return [
             *out,
             place_again(
-                job, found.moved, now=now, memory=found.memory, excluded=found.excluded, decision=made, note=note
+                job, found.moved, now=now, memory=found.memory, excluded=found.excluded, decision=decision, note=note
             ),
         ]
     # Argo may have made a pod before it read the new memory. A round is made with it.
@@ -192,7 +192,7 @@ def _give_up(read: JobRead, now: float) -> Write:
     why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.backoff_limit}"
     if read.restarts <= read.backoff_limit:  # of a job that restarts as a whole: this is the failure after the last one
         why = f"{failing.verdict(read)} after {counted(read.restarts, 'restart')}; backoffLimit is {read.backoff_limit}"
-    return patches.stop_job(read, decision=decision("stop", why, now), note=Note("Stopped", why, is_warning=True))
+    return patches.stop_job(read, decision=decision_of("stop", why, now), note=Note("Stopped", why, is_warning=True))
 
 
 def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) -> list[Write]:
@@ -201,8 +201,8 @@ def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) 
     if start_left(job, capacity) > -planned_ago:
         return []
     why = f"it has not started within {job.read.start_deadline_seconds} s, its startDeadlineSeconds"
-    made = decision("stop", why, now)
-    return [patches.stop_job(job.read, decision=made, note=Note("Stopped", why, is_warning=True))]
+    decision = decision_of("stop", why, now)
+    return [patches.stop_job(job.read, decision=decision, note=Note("Stopped", why, is_warning=True))]
 
 
 def _lost(job: Job, capacity: FreeCapacity) -> list[Write]:
@@ -373,8 +373,8 @@ def _checked(job: Job, now: float) -> list[Write]:
         return ended
     note = Note("NodeLeftOut", f"the node check leaves out {found.text}: placed again, not counted", is_warning=True)
     gone = {(pod.place.task, pod.place.index) for pod in found.pods if pod.place}
-    said = decision("check", f"left out {found.text}", now)
-    return [place_again(job, gone, now=now, excluded=found.excluded, decision=said, note=note)]
+    decision = decision_of("check", f"left out {found.text}", now)
+    return [place_again(job, gone, now=now, excluded=found.excluded, decision=decision, note=note)]
 
 
 def _regrant(job: Job, now: float) -> Write | None:
@@ -401,7 +401,7 @@ def _regrant(job: Job, now: float) -> Write | None:
         return None
     # A member stays in `released` until it is not granted: Argo reads both parameters each time.
     parameters = live(granted={**read.granted, read.current: granted}, released=sorted(released | set(leave)))
-    note = said = None
+    note = decision = None
     at = read.allocation
     if leave:
         before = sum(read.running(role.name) for role in read.roles)
@@ -412,8 +412,10 @@ def _regrant(job: Job, now: float) -> Write | None:
             wanted = {role.name: role.wanted for role in read.roles}
             nodes = {task: where[: max(1, wanted.get(task, 1))] for task, where in at.nodes.items()}
             at = Allocation(at.round, nodes, now, at.first, at.moves)
-        said = decision("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
-    return patches.change_job(read, parameters=parameters, allocation=at if leave else None, decision=said, note=note)
+        decision = decision_of("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
+    return patches.change_job(
+        read, parameters=parameters, allocation=at if leave else None, decision=decision, note=note
+    )
 
 
 def _names(members: Sequence[str]) -> list[str]:

@@ -72,6 +72,6 @@ def next_names(job: Job) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def decision(action: str, why: str, now: float) -> dict[str, str]:
+def decision_of(action: str, why: str, now: float) -> dict[str, str]:
     """The content of the annotation `diflow/decision`."""
     return {"action": action, "why": why, "time": timestamp(now)}

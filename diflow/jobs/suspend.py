@@ -14,7 +14,7 @@ from diflow.errors import ConflictError
 from diflow.jobs import changing, parts
 from diflow.kube.api import Cluster
 from diflow.state import status
-from diflow.state.parameters import JobState, is_unborn
+from diflow.state.parameters import JobState, was_never_admitted
 
 Object = dict[str, Any]
 
@@ -30,7 +30,10 @@ def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None =
     A gang that was never admitted waits for its admission then.
     """
     return _change(
-        name, lambda workflow: _suspended(is_unborn(workflow), held=False), namespace=namespace, cluster=cluster
+        name,
+        lambda workflow: _suspended(was_never_admitted(workflow), held=False),
+        namespace=namespace,
+        cluster=cluster,
     ).is_suspended
 
 
@@ -63,7 +66,7 @@ def _change(
         state, patch = JobState.parse(workflow), change_of(workflow)
         if state.is_hidden:
             patch["metadata"] = {**patch.get("metadata", {}), "labels": {keys.INSTANCE: None}}
-        if parts.may_go_on(workflow) or is_unborn(workflow) or state.is_hidden:
+        if parts.may_go_on(workflow) or was_never_admitted(workflow) or state.is_hidden:
             # The Workflow may be superseded meanwhile, or the job admitted.
             expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}
             patch["metadata"] = {**patch.get("metadata", {}), **expected}

@@ -110,13 +110,13 @@ class Reflector:
         self._lock = threading.Lock()
         self._entries: dict[Key, _Entry] = {}
         self._view: Mapping[Key, Json] | None = None
-        self._said: float | None = None
-        self._spoke = False
+        self._heard: float | None = None
+        self._got_event = False
         self._reopening = False
         self._version: str | None = None
         self._failures = 0
         self._trouble = ""
-        self._untold = ""
+        self._listener_error = ""
         self._unreadable: dict[Key, str] = {}
         self._written: set[Key] | None = None
 
@@ -137,9 +137,9 @@ class Reflector:
             self._thread.join(timeout)
 
     def reopen(self) -> None:
-        """Continue the watch on a new connection, after which `age_seconds` counts anew: the present one may have been
-        lost without a sign."""
-        self._said = None
+        """Continue the watch on a new connection: the present one may have been lost without a sign. `age_seconds` is
+        infinite until the server has accepted it."""
+        self._heard = None
         self._reopening = True
         self._hang_up()
 
@@ -161,14 +161,14 @@ class Reflector:
     def age_seconds(self) -> float:
         """Seconds since the server's last sign of life (a list, an event, a bookmark, an accepted watch); infinite
         before the first."""
-        said = self._said
-        return math.inf if said is None else max(0.0, self._clock() - said)
+        heard = self._heard
+        return math.inf if heard is None else max(0.0, self._clock() - heard)
 
     @property
     def trouble(self) -> str:
         """The message of the current error, or ""."""
         with self._lock:
-            return self._trouble or self._untold or next(iter(self._unreadable.values()), "")
+            return self._trouble or self._listener_error or next(iter(self._unreadable.values()), "")
 
     def items(self) -> Mapping[Key, Json]:
         """A snapshot of the cache by (namespace, name); later changes do not affect it.
@@ -228,12 +228,12 @@ class Reflector:
             if self._stopping.is_set():
                 return 0.0
             began = self._clock()
-            self._spoke = False
+            self._got_event = False
             self._watch()
             trouble = f"the server ends each watch of {self._kind.plural} early"
             if self._clock() - began >= _HEALTHY_SECONDS:
                 self._failures = 0
-                self._doubt()
+                self._list_after_silence()
                 return 0.0
         except GoneError as error:
             self._version = None
@@ -248,7 +248,7 @@ class Reflector:
             return 0.0
         if self._clock() - began >= _HEALTHY_SECONDS:
             self._failures = 0
-            self._doubt()
+            self._list_after_silence()
         self._failures += 1
         with self._lock:
             self._trouble = trouble
@@ -260,14 +260,14 @@ class Reflector:
         """Whether `reopen` ended the watch that was begun at this time (infinite: none was)."""
         return self._reopening and began < math.inf
 
-    def _doubt(self) -> None:
-        """After a long stream: list again if it sent nothing, not even a bookmark.
+    def _list_after_silence(self) -> None:
+        """After a long stream: list again if no event came, not even a bookmark.
 
         Either this kind has not changed since the server was started, and the list is cheap. Or the server's
         resourceVersion is behind ours, as after a restored etcd backup: it accepts a version from the future without an
         error, and omits all events until it reaches it (observed with Kubernetes 1.34).
         """
-        if not self._spoke:
+        if not self._got_event:
             self._version = None
 
     def _list(self) -> None:
@@ -307,7 +307,7 @@ class Reflector:
                     self._put(key, entry)  # a lower resourceVersion, too: etcd may have been restored from a backup
             self._written = None
             self._version = version
-            self._said = began
+            self._heard = began
             self._synced.set()
 
     def _watch(self) -> None:
@@ -322,8 +322,8 @@ class Reflector:
         )
         try:
             for change in stream:
-                self._spoke = True
-                self._said = self._clock()
+                self._got_event = True
+                self._heard = self._clock()
                 self._event(change)
                 self._version = _identity(change.object)[2] or self._version
                 if self._stopping.is_set():
@@ -335,7 +335,7 @@ class Reflector:
     def _opened(self, hang_up: Callable[[], None]) -> None:
         # The server has accepted the resourceVersion. It sends no bookmarks for a kind that has not changed since the
         # server was started, so this is the only sign of life.
-        self._said = self._clock()
+        self._heard = self._clock()
         self._hang_up = hang_up
         if self._stopping.is_set():  # stop() may have been called before there was a stream to close
             hang_up()
@@ -410,9 +410,9 @@ class Reflector:
         what = "ADDED" if old is None else "DELETED" if new is None else "MODIFIED"
         try:
             self._on_change(what, key, old, new)
-            self._untold = ""
+            self._listener_error = ""
         except Exception as error:
-            self._untold = f"on_change failed for {self._kind.about('/'.join(key))}: {error!r}"
+            self._listener_error = f"on_change failed for {self._kind.about('/'.join(key))}: {error!r}"
 
 
 def _identity(obj: Json) -> tuple[Key, str, str]:

@@ -94,9 +94,8 @@ class JobState:
     `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not).
 
     `failures`: the rules of its failure policy, None without one; `checks_nodes`: its node check has a command of the
-    user's; `has_allocator`: it was submitted to be placed by the
-    allocator. `memory`: the MiB of the next pods of the tasks that may get more. `excluded`: the nodes that are left
-    out for it.
+    user's; `has_allocator`: it was submitted to be placed by the allocator. `memory`: the MiB of the next pods of the
+    tasks that may get more. `excluded`: the nodes that are left out for it.
 
     `dijob` is the text of the annotation, which `diflow.job.read_annotation` parses with its templates.
     `parameters` has all parameters in order, to be written back. `is_job`: diflow made the Workflow. Times are RFC
@@ -238,7 +237,7 @@ def _frame(workflow: Object) -> _Fields:
     is_suspended = spec.get("suspend") is True
     given = parameters(workflow)
     places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
-    awaits = is_suspended and _is_unborn(status, given) and annotations.get(keys.HELD) != "true"
+    awaits = is_suspended and _was_never_admitted(status, given) and annotations.get(keys.HELD) != "true"
     return _Fields(
         namespace=untrusted.string(metadata.get("namespace")),
         name=chain.job_name(workflow),
@@ -273,13 +272,13 @@ def _frame(workflow: Object) -> _Fields:
     )
 
 
-def is_unborn(workflow: Object) -> bool:
+def was_never_admitted(workflow: Object) -> bool:
     """Whether this is a job that the allocator never admitted, and of which Argo has made nothing. With `argo resume`
     it makes pods without an admission, which have gates; later this job is suspended as any other."""
-    return _is_unborn(untrusted.sub(workflow, "status"), parameters(workflow))
+    return _was_never_admitted(untrusted.sub(workflow, "status"), parameters(workflow))
 
 
-def _is_unborn(status: Object, given: Pairs) -> bool:
+def _was_never_admitted(status: Object, given: Pairs) -> bool:
     made = any(status.get(name) for name in ("nodes", "compressedNodes", "offloadNodeStatusVersion"))
     return not made and dict(given).get(keys.PARAM_PLACES) == NOT_ADMITTED
 

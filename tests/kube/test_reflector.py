@@ -263,7 +263,7 @@ def test_a_watch_that_was_lost_without_a_sign_is_continued_on_request(api: FakeA
     api.rule(first_watch(lambda: Answer(lines=silence())))  # type: ignore[arg-type]
     try:
         with Seen(client(api)).synced() as seen:
-            eventually(lambda: seen.reflector._spoke, "the watch is open")
+            eventually(lambda: seen.reflector._got_event, "the watch is open")
             api.add(POD, pod("b"))
             seen.time.move(50)
             assert seen.reflector.age_seconds >= 50
