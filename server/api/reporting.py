@@ -4,7 +4,7 @@ A report is answered when it has been validated and accepted; the write follows 
 this process is killed before: it is a measurement, and the next one follows. At shutdown, `close` writes all accepted
 reports.
 
-Of a job with `health`, a server also writes that it listens, every ten to fifteen seconds in which there is nothing
+Of a job with `health`, a server also writes that it listens, every ten to eighteen seconds in which there is nothing
 else to write: only then is it known that a replica is silent, and not the server away (`diflow.state.signals`).
 """
 
@@ -37,6 +37,9 @@ from diflow.state.signals import BEAT_SECONDS
 _TRIES: Final = 4
 _BACKOFF_SECONDS: Final = (1.0, 30.0)
 _LISTEN_SECONDS: Final = 1.0
+# How much later than each ten seconds, for the server that wrote last, and for the others.
+_MINE_SECONDS: Final = (0.0, 2.0)
+_OTHERS_SECONDS: Final = (4.0, 8.0)
 _LATEST_SECONDS: Final = 5.0
 # Below so many jobs, nothing is removed from memory.
 _TIDY_AT: Final = 256
@@ -152,7 +155,8 @@ class Reporter:
     def beat(self) -> None:
         """Have it written of each job with `health` whose last write is too long ago."""
         beats: dict[JobKey, tuple[str, float]] = {}
-        # Not at the same time as another server: each second write would conflict, and be followed by a read.
+        # Not at the same time as another server: each second write would conflict, and be followed by a read. The one
+        # that wrote the last time goes on, and another one only if that one is late.
         for view in self._cache.jobs():
             workflow = view.workflow
             if not workflow.has_health or workflow.has_ended or not any(view.members):
@@ -162,7 +166,9 @@ class Reporter:
             if last is not None and last[0] == text:
                 beats[key] = last
             else:
-                beats[key] = text, written_at(text) + self._jitter(0.0, BEAT_SECONDS / 2)
+                at = written_at(text) or self._wall() - BEAT_SECONDS
+                is_mine = self._written.get(key, ("", "", 0))[1] == text
+                beats[key] = text, at + self._jitter(*(_MINE_SECONDS if is_mine else _OTHERS_SECONDS))
             if self._wall() - beats[key][1] < BEAT_SECONDS:
                 continue
             try:
