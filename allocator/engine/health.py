@@ -25,8 +25,9 @@ from diflow.allocator.engine.health_texts import unheard_text, verdict_text
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.rounds import next_round
-from diflow.allocator.health.judging import Deadlines, slow_nodes
+from diflow.allocator.health.judging import slow_nodes
 from diflow.allocator.health.verdict import Samples, Verdict, judge
+from diflow.deadlines import Deadlines
 from diflow.durations import timestamp
 from diflow.job import Health
 from diflow.state.health import HealthState, Stop

@@ -7,11 +7,12 @@ clock, so a judgement can be repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from diflow.deadlines import Deadlines
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -24,16 +25,6 @@ Nodes = Mapping[Job, Sequence[str]]
 SLOW: Final = 2.0
 # With fewer samples a single pause is a large part of what is seen.
 MIN_SAMPLES: Final = 8
-
-
-@dataclass(frozen=True)
-class Deadlines:
-    """How long a rank may be quiet, in seconds. A job that writes checkpoints for ten minutes makes no progress for ten
-    minutes and a step: so the default of `progress` is 15 minutes."""
-
-    heartbeat: float = 600.0
-    progress: float = 900.0
-    first_progress: float = 7200.0
 
 
 def silent(began: Floats, heard: Floats, now: float, deadlines: Deadlines, *, since: float = -np.inf) -> Bools:

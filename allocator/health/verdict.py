@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from diflow.allocator.health import judging
-from diflow.allocator.health.judging import SLOW, Bools, Deadlines, Floats
+from diflow.allocator.health.judging import SLOW, Bools, Floats
+from diflow.deadlines import Deadlines
 
 WINDOW: Final = 30
 SAMPLE_SECONDS: Final = 60

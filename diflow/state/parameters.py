@@ -16,13 +16,22 @@ tail, and every reader shows that number.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 from diflow import keys
-from diflow.bounds import MOST_BACKOFF_LIMIT, MOST_MANIFEST_BYTES, MOST_REPLICAS, MOST_TASKS, MOST_WORKFLOW_BYTES
+from diflow.bounds import (
+    MOST_BACKOFF_LIMIT,
+    MOST_HEALTH_SECONDS,
+    MOST_MANIFEST_BYTES,
+    MOST_REPLICAS,
+    MOST_TASKS,
+    MOST_WORKFLOW_BYTES,
+)
+from diflow.deadlines import Deadlines
 from diflow.errors import InvalidError
 from diflow.failurepolicy import GivenRule, PolicyError
 from diflow.failurepolicy import parse as parse_policy
@@ -141,8 +150,8 @@ class JobState:
     profilings: str = ""
     allocation: Allocation | None = None
     decision: Decision | None = None
-    has_health: bool = False
-    """The job asks that silent and stalled replicas are looked for."""
+    deadlines: Deadlines | None = None
+    """How long its replicas may be quiet; None if the job does not ask for it."""
     health: HealthState | None = None
     """What the allocator found of them."""
     excluded: Exclusions = field(default_factory=Exclusions)
@@ -326,7 +335,7 @@ def _submitted(fields: _Fields) -> _Fields:
         "failures": found.failures,
         "checks_nodes": found.checks_nodes,
         "has_allocator": found.has_allocator,
-        "has_health": found.has_health,
+        "deadlines": found.deadlines,
     }
 
 
@@ -342,7 +351,7 @@ class _Submitted:
     failures: tuple[GivenRule, ...] | None
     has_allocator: bool
     checks_nodes: bool = False
-    has_health: bool = False
+    deadlines: Deadlines | None = None
 
 
 def _read_dijob(dijob: str) -> _Submitted:
@@ -424,8 +433,16 @@ def _read_manifest(dijob: str) -> _Submitted:
         failures=given,
         has_allocator=spec.get("scheduling") == "gang",
         checks_nodes=untrusted.sub(spec, "nodeCheck").get("command") is not None,
-        has_health=isinstance(spec.get("health"), dict),
+        deadlines=_deadlines(spec["health"]) if isinstance(spec.get("health"), dict) else None,
     )
+
+
+def _deadlines(health: Object) -> Deadlines:
+    """What is no valid deadline counts as the default: it says only when the server writes."""
+    names = {"heartbeat": "heartbeatSeconds", "progress": "progressSeconds", "first_progress": "firstProgressSeconds"}
+    given = {name: health.get(field) for name, field in names.items()}
+    valid = {name: n for name, n in given.items() if untrusted.is_count(n, least=0, most=MOST_HEALTH_SECONDS)}
+    return Deadlines(**{name: float(n) or math.inf for name, n in valid.items()})
 
 
 def _main(task: Object) -> str:

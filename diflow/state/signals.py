@@ -8,20 +8,23 @@ of life, and at which its step last rose; -1: never in this round. `steps`: the 
 differences to the rank before, which are small where the ranks work together. `work`: seconds of a step without
 waiting for others, 0 if unknown; the list is left out if it is unknown for all.
 
-`since`: the server has listened without a break since then. So what a rank did not say before is no silence, and time
+`since`: a server has listened without a break since then. So what a rank did not say before is no silence, and time
 in which no server listened does not count: all is judged by the clock of the server at `at`, and by no other one.
+While there is nothing to report, a server writes when a deadline has passed, and now and then (`next_write`).
 
 Only jobs with `health` have this. A thousand ranks take about 10 kB. Users can edit the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from diflow.bounds import MOST_REPLICAS
+from diflow.deadlines import Deadlines
 from diflow.state import untrusted
 
 NAME: Final = "signals"
@@ -30,9 +33,15 @@ LONGEST: Final = 30_000
 """Characters of the signals. With the reports, they are fewer than readers accept."""
 NEVER: Final = -1
 BREAK_SECONDS: Final = 30
-"""A longer time without a write means that no server has listened."""
+"""After a longer time without a write, only a server that has listened all the time knows that there was nothing to
+write. Another one begins with what it hears itself."""
 BEAT_SECONDS: Final = 10
-"""How often a server writes that it listens, though there is nothing to report."""
+"""The shortest time after which a server writes that it listens, though there is nothing to report."""
+IDLE_SECONDS: Final = 60
+"""The longest. Each of these writes changes the job's Workflow, and an API server carries out some dozens a second."""
+_AFTER_SECONDS: Final = 120
+"""How long after a deadline of a replica all `BEAT_SECONDS` are written: its pod may have begun later than it was
+created, and whoever judges may have been away."""
 _HIGHEST_STEP: Final = 10**15
 _LATEST: Final = 10**11
 _LONGEST_WORK: Final = 1e6
@@ -83,11 +92,23 @@ class Sign:
     is_alive: bool = True
 
 
-def folded(before: Signals | None, signs: Mapping[int, Sign], *, round_: str, replicas: int, now: float) -> Signals:
-    """The signals with these signs by rank, as a server writes them at `now`."""
+def folded(
+    before: Signals | None,
+    signs: Mapping[int, Sign],
+    *,
+    round_: str,
+    replicas: int,
+    now: float,
+    listening: float | None = None,
+) -> Signals:
+    """The signals with these signs by rank, as a server writes them at `now`. `listening`: the time since which this
+    server has listened without a break; None if it does not know."""
     at = int(now)
-    if before is None or not before.at - BREAK_SECONDS <= at <= before.at + BREAK_SECONDS:
+    began = at if listening is None else min(at, math.ceil(listening))
+    if before is None or at < before.at - BREAK_SECONDS:
         since = at
+    elif min(at, began) > before.at + BREAK_SECONDS:
+        since = began
     else:
         since = before.since
         at = max(at, before.at)  # another server's clock may be ahead
@@ -110,6 +131,25 @@ def folded(before: Signals | None, signs: Mapping[int, Sign], *, round_: str, re
             work[rank] = float(f"{sign.work:.3g}")
     steps = [max(0, step) for step in steps]
     return Signals(round_, at, since, tuple(heard), tuple(moved), tuple(steps), tuple(work))
+
+
+def next_write(found: Signals | None, deadlines: Deadlines, *, round_: str, began: Iterable[float]) -> float:
+    """When a server has to write that it listens, if there is nothing to report until then; 0: at once.
+
+    That is after the next time at which a replica may be silent or stalled, and each `IDLE_SECONDS`. `began`: when the
+    pods of the round began, or somewhat earlier.
+    """
+    if found is None:
+        return 0.0
+    if found.round != round_:
+        return found.at + BEAT_SECONDS
+    passes = [
+        *(max(time, found.since) + deadlines.heartbeat for time in found.heard if time != NEVER),
+        *(max(time, found.since) + deadlines.progress for time in found.moved if time != NEVER),
+        *(max(time, found.since) + deadlines.first_progress for time in began),
+    ]
+    soon = (max(found.at + BEAT_SECONDS, time + 1) for time in passes if time > found.at - _AFTER_SECONDS)
+    return min(found.at + IDLE_SECONDS, min(soon, default=math.inf))
 
 
 def of(profilings: Mapping[str, Any]) -> Signals | None:

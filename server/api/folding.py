@@ -75,8 +75,11 @@ class Report:
     is_alive: bool = True
 
 
-def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float) -> str:
-    """The new text: `before` with these reports (by rank, WHOLE or HINTS). `now` is seconds since 1970."""
+def fold(
+    before: str, reports: Mapping[int, Report], shape: Shape, *, now: float, listening: float | None = None
+) -> str:
+    """The new text: `before` with these reports (by rank, WHOLE or HINTS). `now` is seconds since 1970, and so is
+    `listening`, since when this server has listened without a break."""
     earlier = untrusted.mapping(before)
     ranks = _known_ranks(earlier, shape)
     out = _known_hints(earlier)
@@ -116,10 +119,12 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
         text = _dump(out)
     if not shape.has_health:
         return text
-    return _dump({**out, signals.NAME: _signals(earlier, reports, shape, now)})
+    return _dump({**out, signals.NAME: _signals(earlier, reports, shape, now, listening)})
 
 
-def _signals(earlier: Mapping[str, Any], reports: Mapping[int, Report], shape: Shape, now: float) -> Json:
+def _signals(
+    earlier: Mapping[str, Any], reports: Mapping[int, Report], shape: Shape, now: float, listening: float | None
+) -> Json:
     signs: dict[int, Sign] = {}
     for rank, report in reports.items():
         about = report.sender if rank < 0 or report.sender is not None else rank
@@ -139,7 +144,8 @@ def _signals(earlier: Mapping[str, Any], reports: Mapping[int, Report], shape: S
             is_alive=report.is_alive or (known is not None and known.is_alive),
         )
     replicas = sum(shape.replicas_of.values())
-    found = signals.folded(signals.of(earlier), signs, round_=shape.round, replicas=replicas, now=now)
+    before = signals.of(earlier)
+    found = signals.folded(before, signs, round_=shape.round, replicas=replicas, now=now, listening=listening)
     return found.text()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow import keys
+from diflow.deadlines import Deadlines
 from diflow.errors import InvalidError
 from diflow.job import NodeCheck, read_annotation
 from diflow.jobs.replica_ranges import elastic
@@ -58,8 +59,8 @@ class WorkflowRead:
     """The gang is placed again if its check finds a node faulty: its allocator has not done so as often as it may."""
     modules: Modules | None = None
     """Of a v1alpha1 job."""
-    has_health: bool = False
-    """The job asks that silent and stalled replicas are looked for."""
+    deadlines: Deadlines | None = None
+    """How long its replicas may be quiet; None if the job does not ask for it."""
     pool: int = UNKNOWN_POOL
     """The number of the pool of its nodes; UNKNOWN_POOL on a cluster with one pool."""
 
@@ -126,7 +127,7 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
         may_move=check is not None and state.is_gang and nodecheck.moves(state.excluded) < check.max_moves,
         more=more,
         modules=modules.read(obj),
-        has_health=state.has_health,
+        deadlines=state.deadlines,
         pool=_pool(obj),
     )
 

@@ -4,8 +4,9 @@ A report is answered when it has been validated and accepted; the write follows 
 this process is killed before: it is a measurement, and the next one follows. At shutdown, `close` writes all accepted
 reports.
 
-Of a job with `health`, a server also writes that it listens, every ten to eighteen seconds in which there is nothing
-else to write: only then is it known that a replica is silent, and not the server away (`diflow.state.signals`).
+Of a job with `health`, a server also writes that it listens: after each deadline of a replica, and once a minute if
+there is nothing else to write. Only then is it known that a replica is silent, and not the server away
+(`diflow.state.signals`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from diflow.server.api.reading import WorkflowRead, read_workflow
 from diflow.server.api.scale_requests import MANAGER
 from diflow.server.http.errors import ApiError, unavailable
 from diflow.server.http.pool import Pool
-from diflow.state import untrusted
-from diflow.state.signals import BEAT_SECONDS
+from diflow.state import signals, untrusted
+from diflow.state.signals import BEAT_SECONDS, BREAK_SECONDS
 
 _TRIES: Final = 4
 _BACKOFF_SECONDS: Final = (1.0, 30.0)
 _LISTEN_SECONDS: Final = 1.0
-# How much later than each ten seconds, for the server that wrote last, and for the others.
+# How much later than it is due, for the server that wrote last, and for the others.
 _MINE_SECONDS: Final = (0.0, 2.0)
 _OTHERS_SECONDS: Final = (4.0, 8.0)
 _LATEST_SECONDS: Final = 5.0
@@ -116,6 +117,8 @@ class Reporter:
         self._waiting: dict[JobKey, _Waiting] = {}
         self._written: dict[JobKey, tuple[str, str, int]] = {}
         self._beats: dict[JobKey, tuple[str, float]] = {}
+        self._listening: float | None = None
+        self._looked = float("-inf")
         self._tidy_at = _TIDY_AT
         self._closing = False
         self.writes = 0
@@ -139,7 +142,7 @@ class Reporter:
             waiting.reports.clear()  # of replicas that are gone
             waiting.vitals.clear()
             waiting.round = view.workflow.current
-        if view.workflow.has_health:
+        if view.workflow.deadlines is not None:
             report = _with_signs(waiting, view, rank, replace(report, at=self._wall()))
         waiting.reports[rank] = report
         if waiting.writer is None:
@@ -151,25 +154,31 @@ class Reporter:
             await asyncio.sleep(_LISTEN_SECONDS)
             if is_ready() and self._cache.is_fresh():
                 self.beat()
+            else:
+                self._listening = None
 
     def beat(self) -> None:
-        """Have it written of each job with `health` whose last write is too long ago."""
+        """Have it written of each job with `health` that a server listens, where that is due. To be called every few
+        seconds while this server is ready: after a longer pause, or when its clock was set, it begins to listen."""
+        now = self._wall()
+        if self._listening is None or not 0 <= now - self._looked <= BREAK_SECONDS:
+            self._listening = now
+        self._looked = now
         beats: dict[JobKey, tuple[str, float]] = {}
         # Not at the same time as another server: each second write would conflict, and be followed by a read. The one
         # that wrote the last time goes on, and another one only if that one is late.
         for view in self._cache.jobs():
             workflow = view.workflow
-            if not workflow.has_health or workflow.has_ended or not any(view.members):
+            if workflow.deadlines is None or workflow.has_ended or not any(view.members):
                 continue
             key, text = (view.namespace, view.name), workflow.profilings or ""
             last = self._beats.get(key)
-            if last is not None and last[0] == text:
-                beats[key] = last
-            else:
-                at = written_at(text) or self._wall() - BEAT_SECONDS
-                is_mine = self._written.get(key, ("", "", 0))[1] == text
-                beats[key] = text, at + self._jitter(*(_MINE_SECONDS if is_mine else _OTHERS_SECONDS))
-            if self._wall() - beats[key][1] < BEAT_SECONDS:
+            if last is None or last[0] != text:
+                last = text, (written_at(text) or now - BEAT_SECONDS) + BEAT_SECONDS + self._later(key, text)
+            if now >= last[1] and now < (due := _due(view)):
+                last = text, due + self._later(key, text)
+            beats[key] = last
+            if now < last[1]:
                 continue
             try:
                 waiting = self._of(key)
@@ -183,6 +192,11 @@ class Reporter:
             if waiting.writer is None:
                 waiting.writer = asyncio.ensure_future(self._write(key, waiting))
         self._beats = beats
+
+    def _later(self, key: JobKey, text: str) -> float:
+        """How much later than it is due this server writes that it listens."""
+        is_mine = self._written.get(key, ("", "", 0))[1] == text
+        return self._jitter(*(_MINE_SECONDS if is_mine else _OTHERS_SECONDS))
 
     def _of(self, key: JobKey) -> _Waiting:
         """What waits of this job. Raises ApiError (503) for too many jobs."""
@@ -304,7 +318,7 @@ class Reporter:
                 return
             if not reports and self._wall() - written_at(read.profilings or "") < BEAT_SECONDS / 2:
                 return  # another server has written that it listens
-            text = fold(read.profilings or "", reports, shape(view, read), now=self._wall())
+            text = fold(read.profilings or "", reports, shape(view, read), now=self._wall(), listening=self._listening)
             try:
                 answer = self._cluster.patch(
                     WORKFLOW,
@@ -343,7 +357,17 @@ def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
     read = read or view.workflow
     elastic = read.elastic
     nodes = {pod.node for pod in view.members if pod is not None and pod.task == elastic and pod.node}
-    return Shape(read.current, elastic, max(1, len(nodes)), read.counts, read.has_health, read.pool)
+    return Shape(read.current, elastic, max(1, len(nodes)), read.counts, read.deadlines is not None, read.pool)
+
+
+def _due(view: JobView) -> float:
+    """When it has to be written of this job that a server listens."""
+    workflow = view.workflow
+    if workflow.deadlines is None:
+        return float("inf")
+    found = signals.of(untrusted.mapping(workflow.profilings or ""))
+    began = (untrusted.seconds(pod.created) for pod in view.members if pod is not None)
+    return signals.next_write(found, workflow.deadlines, round_=workflow.current, began=began)
 
 
 def _with_signs(waiting: _Waiting, view: JobView, rank: int, report: Report) -> Report:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,11 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diflow.bounds import MOST_REPLICAS
+from diflow.deadlines import Deadlines
 from diflow.server.api.folding import Report, Shape, fold
 from diflow.server.api.models import Profiling
 from diflow.state import signals, untrusted
 from diflow.state.parameters import LONGEST_PROFILINGS
-from diflow.state.signals import BREAK_SECONDS, LONGEST, NEVER, Sign, Signals, folded
+from diflow.state.signals import (
+    BEAT_SECONDS,
+    BREAK_SECONDS,
+    IDLE_SECONDS,
+    LONGEST,
+    NEVER,
+    Sign,
+    Signals,
+    folded,
+    next_write,
+)
 
 NOW = 1_800_000_000
 
@@ -64,6 +77,37 @@ def test_a_break_in_which_no_server_wrote_begins_the_listening_again() -> None:
     ahead = after({}, now=NOW - 5, before=before)
     assert (ahead.at, ahead.since) == (NOW, NOW), "another server's clock is ahead"
     assert after({}, now=NOW - 1000, before=before).since == NOW - 1000
+
+
+def test_a_server_that_has_listened_all_the_time_knows_that_there_was_nothing_to_write() -> None:
+    before = after({0: Sign(NOW, step=1)})
+    late = NOW + 10 * BREAK_SECONDS
+    written = partial(folded, before, {}, round_="1", replicas=2, now=late)
+    assert written(listening=NOW + BREAK_SECONDS).since == NOW
+    assert written(listening=NOW + BREAK_SECONDS + 0.5).since == NOW + BREAK_SECONDS + 1
+    assert written(listening=late + 5).since == written().since == late
+
+
+def due(found: Signals | None, *began: float, **deadlines: float) -> float:
+    return next_write(found, Deadlines(**deadlines), round_="1", began=began)
+
+
+def test_when_it_is_due_that_a_server_listens() -> None:
+    found = Signals("1", NOW, NOW - 1000, (NOW - 30, NEVER), (NOW - 80, NEVER), (7, 0))
+    assert due(None) == 0
+    assert due(found) == NOW + IDLE_SECONDS
+    assert next_write(found, Deadlines(), round_="2", began=()) == NOW + BEAT_SECONDS
+    assert due(found, heartbeat=65) == NOW + 36
+    assert due(found, progress=100) == NOW + 21
+    assert due(found, NOW - 50, first_progress=105) == NOW + 56
+    assert due(found, heartbeat=31) == due(found, heartbeat=20) == NOW + BEAT_SECONDS, "it is over, or nearly"
+    infinite = dict.fromkeys(("heartbeat", "progress", "first_progress"), math.inf)
+    assert due(found, NOW - 50, **infinite) == NOW + IDLE_SECONDS
+    old = Signals("1", NOW, NOW - 1000, (NOW - 900,), (NOW - 900,), (7,))
+    assert due(old, heartbeat=60, progress=60) == NOW + IDLE_SECONDS, "found long ago"
+    assert due(Signals("1", NOW, NOW - 5, (NOW - 900,), (NEVER,), (0,)), heartbeat=60) == NOW + 56, (
+        "it has listened since"
+    )
 
 
 def test_another_round_has_other_replicas() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from diflow.allocator.health import judging
-from diflow.allocator.health.judging import Deadlines, Floats
+from diflow.allocator.health.judging import Floats
+from diflow.deadlines import Deadlines
 
 REPORT_SECONDS, WINDOW = 60, 30
 HOURS = 10

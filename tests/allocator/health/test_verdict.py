@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from diflow.allocator.health.judging import Deadlines, Floats
+from diflow.allocator.health.judging import Floats
 from diflow.allocator.health.verdict import LEAST_SAMPLES, SLOW_SAMPLES, Samples, Signs, Verdict, judge
+from diflow.deadlines import Deadlines
 
 NEVER = np.nan
 SOON = LEAST_SAMPLES + SLOW_SAMPLES

@@ -9,7 +9,7 @@ from typing import Any
 from diflow import DIJob, keys
 from diflow.job import Health
 from diflow.state import signals, untrusted
-from diflow.state.signals import BEAT_SECONDS, BREAK_SECONDS, NEVER, Signals
+from diflow.state.signals import BEAT_SECONDS, IDLE_SECONDS, NEVER, Signals
 from tests.server.place import NOW, Place, asynchronous, bearer, elastic, soon
 
 PATH = "/v2alpha1/job/default.elastic/profilings"
@@ -25,12 +25,29 @@ def kept(place: Place) -> Signals:
     return found
 
 
+def listens(place: Place, seconds: int) -> None:
+    """Let time pass for a server that listens."""
+    for _ in range(seconds):
+        place.time.move(1)
+        place.app.state.core.reporter.beat()
+
+
+def is_writing(place: Place) -> bool:
+    return place.app.state.core.reporter._waiting["default", "elastic"].writer is not None
+
+
 def patches(place: Place) -> int:
     return len(place.api.seen("PATCH"))
 
 
 def has_written(place: Place, times: int) -> bool:
-    return patches(place) == times
+    """Whether the server has written so often, and sees it."""
+    view = place.app.state.core.cache.job("default", "elastic")
+    return (
+        patches(place) == times
+        and not is_writing(place)
+        and view.workflow.profilings == place.parameter("elastic", keys.PARAM_PROFILINGS)
+    )
 
 
 @asynchronous
@@ -81,16 +98,47 @@ async def test_a_server_says_that_it_listens_while_nobody_reports_and_no_more_of
         first = kept(place)
         assert first.heard == (NEVER,) * 4
         for beat in range(1, 6):
-            for _ in range(3):
-                reporter.beat()  # nothing is due
-            place.time.move(BEAT_SECONDS)
-            reporter.beat()
+            listens(place, IDLE_SECONDS - 1)
+            assert not is_writing(place), "nothing is due"
+            listens(place, 1)
             await soon(partial(has_written, place, beat + 1))
-        assert (kept(place).since, kept(place).at) == (first.since, first.at + 5 * BEAT_SECONDS)
-        place.time.move(BREAK_SECONDS + 1)
+        assert (kept(place).since, kept(place).at) == (first.since, first.at + 5 * IDLE_SECONDS)
+        place.time.move(IDLE_SECONDS)
         reporter.beat()
         await soon(lambda: patches(place) == 7)
         assert kept(place).since == kept(place).at, "it was away"
+
+
+@asynchronous
+async def test_it_says_so_soon_after_each_deadline_of_a_replica(place: Place) -> None:
+    place.running(elastic(health=Health(heartbeat_seconds=75)))
+    token = place.authority.pod_token("elastic-worker-1-2", job="elastic")
+    async with place.asked() as client:
+        place.app.state.core.reporter._jitter = lambda _low, _high: 0.0
+        await client.post(PATH, headers=bearer(token), json={"step": 7})
+        await soon(partial(has_written, place, 1))
+        heard = kept(place).heard[2]
+        listens(place, IDLE_SECONDS)
+        await soon(partial(has_written, place, 2))
+        listens(place, 15)
+        assert not is_writing(place), "the deadline is this second"
+        listens(place, 1)
+        await soon(partial(has_written, place, 3))
+        assert (kept(place).at, kept(place).heard[2]) == (heard + 76, heard)
+
+
+@asynchronous
+async def test_a_clock_that_is_set_makes_no_replica_silent(place: Place) -> None:
+    place.running(healthy())
+    async with place.asked():
+        reporter = place.app.state.core.reporter
+        reporter._jitter = lambda _low, _high: 0.0
+        reporter.beat()
+        await soon(partial(has_written, place, 1))
+        place.time.move(3600)
+        reporter.beat()
+        await soon(partial(has_written, place, 2))
+        assert kept(place).since == kept(place).at
 
 
 @asynchronous
@@ -106,18 +154,15 @@ async def test_a_server_waits_for_a_while_whether_another_one_says_it(place: Pla
         place.time.move(4.0)
         reporter.beat()
         await soon(partial(has_written, place, 1))
-        place.time.move(BEAT_SECONDS)
-        reporter.beat()
+        listens(place, IDLE_SECONDS)
         await soon(partial(has_written, place, 2))  # it wrote the last one, and goes on
         reporter._written.clear()  # as if another one had written it
         reporter._beats.clear()
-        place.time.move(BEAT_SECONDS)
-        reporter.beat()
-        assert reporter._waiting["default", "elastic"].writer is None, "not yet"
-        place.time.move(4.0)
-        reporter.beat()
+        listens(place, IDLE_SECONDS + 3)
+        assert not is_writing(place), "not yet"
+        listens(place, 1)
         await soon(partial(has_written, place, 3))
-    assert max(waits) + BEAT_SECONDS < BREAK_SECONDS, "so no server seems to be away"
+    assert max(waits) + 2 * BEAT_SECONDS <= 30, "a hang is found so soon after its deadline"
 
 
 @asynchronous
@@ -127,7 +172,7 @@ async def test_of_two_servers_one_says_it(place: Place) -> None:
         reporter = place.app.state.core.reporter
         reporter._jitter = lambda _low, _high: 0.0
         reporter.beat()
-        await soon(lambda: patches(place) == 1)
+        await soon(partial(has_written, place, 1))
         place.time.move(BEAT_SECONDS)
         text = untrusted.mapping(place.parameter("elastic", keys.PARAM_PROFILINGS))
         other = {
