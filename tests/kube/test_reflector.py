@@ -663,11 +663,12 @@ def test_a_reflector_that_waits_in_a_silent_stream_stops_at_once(api: FakeApi) -
 
 def test_a_reflector_that_waits_for_its_next_try_stops_at_once(api: FakeApi) -> None:
     api.rule(lambda _: status(503, "down", Retry_After="100"))
+    before = set(threading.enumerate())
     reflector = Reflector(client(api), POD)
     reflector.start()
     eventually(lambda: reflector.trouble)
     reflector.stop(timeout=30)
-    assert not any(t.name == "reflector-pods" and t.is_alive() for t in threading.enumerate())
+    assert not [t for t in set(threading.enumerate()) - before if t.name == "reflector-pods"]
     assert not reflector.wait_synced(0)
 
 
