@@ -110,6 +110,10 @@ class Live:
         """A shell condition for the pods of a test: whether the test has opened this gate."""
         return f"nslookup go-{gate}.{self.namespace}.svc.cluster.local 2>/dev/null | grep -q ^Name:"
 
+    def fails_until_open(self, gate: str) -> str:
+        """A shell script that fails while the gate is closed. A new name is in the DNS somewhat later."""
+        return f"for _ in 1 2 3; do {self.is_open(gate)} && exit 0; sleep 1; done; exit 3"
+
     def until_open(self, gate: str) -> str:
         """A shell script that waits for the gate, and exits with 143 on SIGTERM."""
         return f"trap 'exit 143' TERM; until {self.is_open(gate)}; do sleep 0.5; done"

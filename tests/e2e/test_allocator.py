@@ -356,7 +356,7 @@ def test_restarts_are_counted_over_all_replicas(live: Live) -> None:
 
 def test_jobs_that_are_retried_with_argo_run_again_with_their_full_limit(live: Live) -> None:
     gate = f"repaired-{secrets.token_hex(2)}"  # that of an earlier try is open already
-    fails = f"{live.is_open(gate)} || exit 3"
+    fails = live.fails_until_open(gate)
     names = [
         submit(
             live,

@@ -79,7 +79,7 @@ def test_terminate_ends_the_job_at_once(live: Live) -> None:
 
 def test_suspend_and_resume(live: Live) -> None:
     gate = f"suspended-{secrets.token_hex(2)}"  # that of an earlier try is open already
-    failing = f"{live.is_open(gate)} || exit 3"
+    failing = live.fails_until_open(gate)
     name = live.submit(job(task("learner", failing), name="suspended", backoff_limit=200))
     live.argo("suspend", name)
     wait_until("it is suspended", lambda: live.workflow(name)["spec"].get("suspend"))
@@ -92,7 +92,7 @@ def test_suspend_and_resume(live: Live) -> None:
 
 def test_retry_runs_what_failed_again(live: Live) -> None:
     gate = f"retried-{secrets.token_hex(2)}"  # that of an earlier try is open already
-    failing = f"{live.is_open(gate)} || exit 3"
+    failing = live.fails_until_open(gate)
     name = live.submit(job(task("learner", RUN), task("collector", failing), name="retried", backoff_limit=0))
     assert live.ended(name) == "Failed"
     live.open(gate)
@@ -108,7 +108,7 @@ def test_retry_runs_what_failed_again(live: Live) -> None:
 
 def test_diflow_retry_repairs_what_argo_retry_leaves(live: Live) -> None:
     gate = f"mended-{secrets.token_hex(2)}"  # that of an earlier try is open already
-    failing = f"{live.is_open(gate)} || exit 3"
+    failing = live.fails_until_open(gate)
     name = live.submit(job(task("learner", failing), name="left", backoff_limit=1))
     assert live.ended(name) == "Failed"
     live.open(gate)
