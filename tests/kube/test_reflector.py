@@ -652,11 +652,12 @@ def test_an_error_of_the_listener_is_told_and_the_copy_goes_on(api: FakeApi) -> 
 
 
 def test_a_reflector_that_waits_in_a_silent_stream_stops_at_once(api: FakeApi) -> None:
+    before = set(threading.enumerate())
     seen = Seen(client(api))
     with seen.synced():
         eventually(lambda: watches(api))
         seen.reflector.stop(timeout=30)
-        assert not any(t.name == "reflector-pods" and t.is_alive() for t in threading.enumerate())
+        assert not [t for t in set(threading.enumerate()) - before if t.name == "reflector-pods"]
         with pytest.raises(RuntimeError):
             seen.reflector.start()
 

@@ -94,7 +94,7 @@ async def test_a_server_says_that_it_listens_while_nobody_reports_and_no_more_of
         reporter = place.app.state.core.reporter
         reporter._jitter = lambda _low, _high: 0.0
         reporter.beat()
-        await soon(lambda: patches(place) == 1)
+        await soon(partial(has_written, place, 1))
         first = kept(place)
         assert first.heard == (NEVER,) * 4
         for beat in range(1, 6):
@@ -105,7 +105,7 @@ async def test_a_server_says_that_it_listens_while_nobody_reports_and_no_more_of
         assert (kept(place).since, kept(place).at) == (first.since, first.at + 5 * IDLE_SECONDS)
         place.time.move(IDLE_SECONDS)
         reporter.beat()
-        await soon(lambda: patches(place) == 7)
+        await soon(partial(has_written, place, 7))
         assert kept(place).since == kept(place).at, "it was away"
 
 
