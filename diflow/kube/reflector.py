@@ -200,9 +200,7 @@ class Reflector:
         key, uid, version = _identity(obj)
         with self._turn:
             known = self._entries.get(key)
-            if known is None or known.uid != uid:
-                return
-            if not _newer(version, known.version) and not (again and version == known.version):
+            if known is None or known.uid != uid or _is_old(version, known.version, again=again):
                 return
             if self._written is not None:
                 self._written.add(key)
@@ -362,8 +360,7 @@ class Reflector:
         """Store an object that the server sent, unless a newer version of it is cached (or the same one: `again`)."""
         key, uid, version = _identity(obj)
         known = self._entries.get(key)
-        is_known = known is not None and known.uid == uid and not _newer(version, known.version)
-        if is_known and not (again and known is not None and known.version == version):
+        if known is not None and known.uid == uid and _is_old(version, known.version, again=again):
             return
         try:
             entry = self._entry(obj)
@@ -423,6 +420,11 @@ def _identity(obj: Json) -> tuple[Key, str, str]:
         str(metadata.get("uid") or ""),
         str(metadata.get("resourceVersion") or ""),
     )
+
+
+def _is_old(version: str, known: str, *, again: bool) -> bool:
+    """Whether an object of this version changes nothing where that version is cached. `again`: the same one does."""
+    return not _newer(version, known) and not (again and version == known)
 
 
 def _newer(version: str, known: str) -> bool:

@@ -107,7 +107,7 @@ def folded(
     began = at if listening is None else min(at, math.ceil(listening))
     if before is None or at < before.at - BREAK_SECONDS:
         since = at
-    elif min(at, began) > before.at + BREAK_SECONDS:
+    elif began > before.at + BREAK_SECONDS:
         since = began
     else:
         since = before.since

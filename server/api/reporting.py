@@ -22,6 +22,7 @@ from typing import Any, Final
 import structlog
 
 from diflow import keys
+from diflow.deadlines import Deadlines
 from diflow.errors import DiflowError, InvalidError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
@@ -175,7 +176,7 @@ class Reporter:
             last = self._beats.get(key)
             if last is None or last[0] != text:
                 last = text, (written_at(text) or now - BEAT_SECONDS) + BEAT_SECONDS + self._later(key, text)
-            if now >= last[1] and now < (due := _due(view)):
+            if now >= last[1] and now < (due := _due(view, workflow.deadlines)):
                 last = text, due + self._later(key, text)
             beats[key] = last
             if now < last[1]:
@@ -360,14 +361,11 @@ def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
     return Shape(read.current, elastic, max(1, len(nodes)), read.counts, read.deadlines is not None, read.pool)
 
 
-def _due(view: JobView) -> float:
+def _due(view: JobView, deadlines: Deadlines) -> float:
     """When it has to be written of this job that a server listens."""
-    workflow = view.workflow
-    if workflow.deadlines is None:
-        return float("inf")
-    found = signals.of(untrusted.mapping(workflow.profilings or ""))
+    found = signals.of(untrusted.mapping(view.workflow.profilings or ""))
     began = (untrusted.seconds(pod.created) for pod in view.members if pod is not None)
-    return signals.next_write(found, workflow.deadlines, round_=workflow.current, began=began)
+    return signals.next_write(found, deadlines, round_=view.workflow.current, began=began)
 
 
 def _with_signs(waiting: _Waiting, view: JobView, rank: int, report: Report) -> Report:

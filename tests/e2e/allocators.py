@@ -200,6 +200,15 @@ def daemon(live: Live, log: Path, **settings: str) -> Iterator[Daemon]:
 
 
 @contextmanager
+def allocated(cluster: TestCluster, prefix: str, folder: Path) -> Iterator[Live]:
+    """A namespace with an allocator, whose log is in the folder."""
+    with cluster.namespace(prefix) as namespace:
+        place = Live(cluster, namespace)
+        with daemon(place, folder / "log"):
+            yield place
+
+
+@contextmanager
 def kept_alive(made: Daemon) -> Iterator[Daemon]:
     """Restart the allocator whenever it has ended, as its Deployment does: on a machine that stands still for a
     while it loses its Lease, and ends."""

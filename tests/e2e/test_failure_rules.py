@@ -21,7 +21,7 @@ from diflow.state.followed import failures
 from diflow.state.observe import observe
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
-from tests.e2e.allocators import daemon, events, run_on, status, submit
+from tests.e2e.allocators import allocated, events, run_on, status, submit
 from tests.e2e.live import SECOND, Live
 from tests.e2e.test_failures import attempts, evict, uids
 
@@ -31,10 +31,8 @@ pytestmark = pytest.mark.xdist_group("allocator")
 @pytest.fixture(scope="module")
 def live(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A namespace with an allocator."""
-    with argo40.namespace("rules") as namespace:
-        place = Live(argo40, namespace)
-        with daemon(place, tmp_path_factory.mktemp("allocator") / "log"):
-            yield place
+    with allocated(argo40, "rules", tmp_path_factory.mktemp("allocator")) as place:
+        yield place
 
 
 _DISK_MIB = 1000

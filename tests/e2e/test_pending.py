@@ -10,7 +10,7 @@ from diflow import DIJob, Task
 from diflow.state.exclusions import Exclusions
 from tests.builders import template
 from tests.clusters import TestCluster, wait_until
-from tests.e2e.allocators import daemon, events, status, submit
+from tests.e2e.allocators import allocated, events, status, submit
 from tests.e2e.live import Live
 
 pytestmark = pytest.mark.xdist_group("allocator")
@@ -19,10 +19,8 @@ pytestmark = pytest.mark.xdist_group("allocator")
 @pytest.fixture(scope="module")
 def live(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A namespace with an allocator."""
-    with argo40.namespace("pending") as namespace:
-        place = Live(argo40, namespace)
-        with daemon(place, tmp_path_factory.mktemp("allocator") / "log"):
-            yield place
+    with allocated(argo40, "pending", tmp_path_factory.mktemp("allocator")) as place:
+        yield place
 
 
 def test_a_gang_whose_image_cannot_be_pulled_goes_back_to_the_queue(live: Live) -> None:

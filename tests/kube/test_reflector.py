@@ -651,25 +651,30 @@ def test_an_error_of_the_listener_is_told_and_the_copy_goes_on(api: FakeApi) -> 
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
+def reflectors() -> set[threading.Thread]:
+    """The reflectors of pods that run, those of other tests in this process too."""
+    return {thread for thread in threading.enumerate() if thread.name == "reflector-pods"}
+
+
 def test_a_reflector_that_waits_in_a_silent_stream_stops_at_once(api: FakeApi) -> None:
-    before = set(threading.enumerate())
+    before = reflectors()
     seen = Seen(client(api))
     with seen.synced():
         eventually(lambda: watches(api))
         seen.reflector.stop(timeout=30)
-        assert not [t for t in set(threading.enumerate()) - before if t.name == "reflector-pods"]
+        assert not reflectors() - before
         with pytest.raises(RuntimeError):
             seen.reflector.start()
 
 
 def test_a_reflector_that_waits_for_its_next_try_stops_at_once(api: FakeApi) -> None:
     api.rule(lambda _: status(503, "down", Retry_After="100"))
-    before = set(threading.enumerate())
+    before = reflectors()
     reflector = Reflector(client(api), POD)
     reflector.start()
     eventually(lambda: reflector.trouble)
     reflector.stop(timeout=30)
-    assert not [t for t in set(threading.enumerate()) - before if t.name == "reflector-pods"]
+    assert not reflectors() - before
     assert not reflector.wait_synced(0)
 
 

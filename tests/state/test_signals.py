@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diflow import DIJob, Task
+from diflow.allocator.engine.health import deadlines
 from diflow.bounds import MOST_REPLICAS
 from diflow.deadlines import Deadlines
+from diflow.job import Health
 from diflow.server.api.folding import Report, Shape, fold
 from diflow.server.api.models import Profiling
 from diflow.state import signals, untrusted
-from diflow.state.parameters import LONGEST_PROFILINGS
+from diflow.state.parameters import LONGEST_PROFILINGS, JobState
 from diflow.state.signals import (
     BEAT_SECONDS,
     BREAK_SECONDS,
@@ -28,6 +31,8 @@ from diflow.state.signals import (
     folded,
     next_write,
 )
+from diflow.workflows import render
+from tests.builders import template
 
 NOW = 1_800_000_000
 
@@ -88,8 +93,22 @@ def test_a_server_that_has_listened_all_the_time_knows_that_there_was_nothing_to
     assert written(listening=late + 5).since == written().since == late
 
 
-def due(found: Signals | None, *began: float, **deadlines: float) -> float:
-    return next_write(found, Deadlines(**deadlines), round_="1", began=began)
+@pytest.mark.parametrize(
+    "health",
+    [
+        Health(),
+        Health(heartbeat_seconds=75, progress_seconds=0),
+        Health(first_progress_seconds=0, heartbeat_seconds=60),
+    ],
+)
+def test_the_server_reads_the_deadlines_that_the_allocator_judges_by(health: Health) -> None:
+    made = render(DIJob(name="job", tasks=(Task(name="worker", template=template()),), health=health))
+    assert JobState.parse(made).deadlines == deadlines(health)
+    assert deadlines(Health()) == Deadlines()
+
+
+def due(found: Signals | None, *began: float, **seconds: float) -> float:
+    return next_write(found, Deadlines(**seconds), round_="1", began=began)
 
 
 def test_when_it_is_due_that_a_server_listens() -> None:

@@ -32,6 +32,15 @@ def listens(place: Place, seconds: int) -> None:
         place.app.state.core.reporter.beat()
 
 
+async def begun(place: Place) -> Any:
+    """The reporter, without a random delay, when it has said for the first time that it listens."""
+    reporter = place.app.state.core.reporter
+    reporter._jitter = lambda _low, _high: 0.0
+    reporter.beat()
+    await soon(partial(has_written, place, 1))
+    return reporter
+
+
 def is_writing(place: Place) -> bool:
     return place.app.state.core.reporter._waiting["default", "elastic"].writer is not None
 
@@ -91,10 +100,7 @@ async def test_a_server_says_that_it_listens_while_nobody_reports_and_no_more_of
 ) -> None:
     place.running(healthy())
     async with place.asked():
-        reporter = place.app.state.core.reporter
-        reporter._jitter = lambda _low, _high: 0.0
-        reporter.beat()
-        await soon(partial(has_written, place, 1))
+        reporter = await begun(place)
         first = kept(place)
         assert first.heard == (NEVER,) * 4
         for beat in range(1, 6):
@@ -131,10 +137,7 @@ async def test_it_says_so_soon_after_each_deadline_of_a_replica(place: Place) ->
 async def test_a_clock_that_is_set_makes_no_replica_silent(place: Place) -> None:
     place.running(healthy())
     async with place.asked():
-        reporter = place.app.state.core.reporter
-        reporter._jitter = lambda _low, _high: 0.0
-        reporter.beat()
-        await soon(partial(has_written, place, 1))
+        reporter = await begun(place)
         place.time.move(3600)
         reporter.beat()
         await soon(partial(has_written, place, 2))
@@ -169,10 +172,7 @@ async def test_a_server_waits_for_a_while_whether_another_one_says_it(place: Pla
 async def test_of_two_servers_one_says_it(place: Place) -> None:
     place.running(healthy())
     async with place.asked():
-        reporter = place.app.state.core.reporter
-        reporter._jitter = lambda _low, _high: 0.0
-        reporter.beat()
-        await soon(partial(has_written, place, 1))
+        reporter = await begun(place)
         place.time.move(BEAT_SECONDS)
         text = untrusted.mapping(place.parameter("elastic", keys.PARAM_PROFILINGS))
         other = {
