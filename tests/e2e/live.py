@@ -21,6 +21,8 @@ FAKE = "kwok.x-k8s.io/node"
 SECOND = "diflow-test/second"
 """The taint of a real node that only one test uses."""
 ENDED = ("Succeeded", "Failed", "Error")
+_TOLD = 20
+"""Pods of a job that a failed test shows."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,25 @@ class Live:
 
         return wait_until(f"{count} replicas of {name} run", probe, timeout=timeout)
 
-    def ended(self, name: str, *, timeout: float = 400) -> str:
-        """Wait until the Workflow has ended, and return its phase."""
+    def ends(self, name: str, phase: str, *, timeout: float = 400) -> None:
+        """Wait until the Workflow has ended, and fail with its nodes' messages unless it ended in this phase."""
 
         def probe() -> str | None:
-            phase = self.workflow(name).get("status", {}).get("phase", "")
-            return phase if phase in ENDED else None
+            found = self.workflow(name).get("status", {}).get("phase", "")
+            return found if found in ENDED else None
 
-        return wait_until(f"{name} has ended", probe, timeout=timeout)
+        found = wait_until(f"{name} has ended", probe, timeout=timeout)
+        assert found == phase, f"{name} ended as {found}, not as {phase}:\n{self._history(name)}"
+
+    def _history(self, name: str) -> str:
+        """What Argo keeps of each pod of a job, in the order of their starts."""
+        pods = sorted((n for n in self.nodes(name) if n["type"] == "Pod"), key=lambda node: str(node.get("startedAt")))
+        lines = [
+            f"{n.get('startedAt')} to {n.get('finishedAt')} {n['displayName'][:80]} {n['phase']}: "
+            f"{n.get('message', '')[:300]}"
+            for n in pods[-_TOLD:]
+        ]
+        return "\n".join([f"{self.workflow(name)['status'].get('message', '')[:300]}", *lines])
 
     def is_open(self, gate: str) -> str:
         """A shell condition for the pods of a test: whether the test has opened this gate."""

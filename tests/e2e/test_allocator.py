@@ -87,7 +87,7 @@ def test_a_gang_starts_whole_or_not_at_all_and_says_why_it_waits(live: Live, nod
     assert live.pods(name) == [], "none is created while one has no place"
     assert "gate" not in status(live, name).message
     nodes.add("two", cpu=2)
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     done = status(live, name)
     assert set(done.allocation["worker"]) == {nodes.full("one"), nodes.full("two")}
     assert len(done.allocation["worker"]) == 3
@@ -122,7 +122,7 @@ def test_a_resize_touches_only_the_difference(live: Live) -> None:
     assert not new & {pod_name(pod) for pod in grown}, "its pods are new"
     assert status(live, name).restarts == 0
     live.open("resized")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     reasons = [reason for reason, _ in events(live, name)]
     assert reasons.count("Resized") == 3
     assert "Resized" in _diflow(live, "describe", name)
@@ -134,9 +134,9 @@ def test_a_preemptible_job_gives_way_to_a_higher_priority_and_comes_back(live: L
     low = submit(live, nodes.job("low", 2, bounds=(2, 4), seconds=25, backoff_limit=0))
     until_running(live, low, 4)
     high = submit(live, nodes.job("high", 4, seconds=4, priority="high", backoff_limit=0))
-    assert live.ended(high) == "Succeeded"
+    live.ends(high, "Succeeded")
     assert any(reason == "Preempted" and "high" in message for reason, message in events(live, low))
-    assert live.ended(low) == "Succeeded"
+    live.ends(low, "Succeeded")
     done = status(live, low)
     assert (done.phase, done.restarts) == ("Succeeded", 0)
     assert json.loads(_parameter(live, low, keys.PARAM_ROUNDS))[-1] == _parameter(live, low, keys.PARAM_CURRENT)
@@ -171,7 +171,7 @@ def test_a_stop_that_argo_sees_before_its_reason_counts_for_nothing(live: Live, 
 def test_the_passing_of_a_jobs_own_deadline_is_its_failure(live: Live) -> None:
     late = submit(live, job(task("learner", "sleep 600", activeDeadlineSeconds=4, terminationGracePeriodSeconds=1),
                             name="late", scheduling="gang", backoff_limit=0))  # fmt: skip
-    assert live.ended(late) == "Failed"
+    live.ends(late, "Failed")
     assert len(live.pods(late)) == 1, "it is not tried again"
 
 
@@ -184,8 +184,8 @@ def test_a_preemptible_job_shrinks_for_a_newcomer_and_grows_with_the_cluster(liv
     wait_until("both run", lambda: sum(run_on(live, one).values()) == 2 and sum(run_on(live, two).values()) == 2)
     nodes.add("second", cpu=4)
     wait_until("it has grown", lambda: sum(run_on(live, one).values()) >= 4)
-    assert live.ended(two) == "Succeeded"
-    assert live.ended(one) == "Succeeded"
+    live.ends(two, "Succeeded")
+    live.ends(one, "Succeeded")
     assert status(live, one).restarts == 0
     assert {reason for reason, _ in events(live, one)} >= {"Admitted", "Resized"}
 
@@ -215,7 +215,7 @@ def test_the_commands_say_why_a_job_waits_and_pause_and_resize(live: Live, nodes
         assert live.pods(late) == []
     finally:
         _diflow(live, "resume")
-    assert live.ended(late) == "Succeeded"
+    live.ends(late, "Succeeded")
     live.delete(waits)
     live.delete(runs)
 
@@ -237,8 +237,8 @@ def test_a_job_goes_on_when_its_node_is_removed_or_cordoned(live: Live, nodes: Z
     nodes.add("c", cpu=3)
     live.cluster.kubectl("cordon", other)
     wait_until("what can move has left the cordoned node", lambda: set(run_on(live, moves)) == {nodes.full("c")})
-    assert live.ended(fixed) == "Succeeded"
-    assert live.ended(moves) == "Succeeded"
+    live.ends(fixed, "Succeeded")
+    live.ends(moves, "Succeeded")
     assert status(live, moves).restarts == status(live, fixed).restarts == 0
 
 
@@ -261,7 +261,7 @@ def test_a_job_goes_on_when_its_node_is_silent(live: Live, nodes: Zone) -> None:
     assert live.node()["metadata"]["name"] != home, "tests side by side find a node that runs pods"
     assert _finished(live, moves) == _finished(live, fixed) == "Succeeded"
     late = submit(live, nodes.job("late", 1, cpu="2", seconds=2))
-    assert live.ended(late) == "Succeeded"
+    live.ends(late, "Succeeded")
     assert status(live, late).allocation["worker"] == [other], "nobody is sent to the silent node"
     assert status(live, moves).restarts == status(live, fixed).restarts == 0
 
@@ -310,7 +310,7 @@ def test_a_rank_that_fails_starts_the_round_again_together_and_at_once(live: Liv
     assert status(live, name).restarts == 1
     assert _parameter(live, name, keys.PARAM_CURRENT) == "1", "a restart is inside the same round"
     live.open("mended")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
 
 
 def test_a_replica_that_is_taken_away_moves_the_round_and_counts_for_nothing(live: Live) -> None:
@@ -340,14 +340,14 @@ def test_a_replica_that_is_taken_away_moves_the_round_and_counts_for_nothing(liv
     if _parameter(live, name, keys.PARAM_CURRENT) == "2":
         assert not {pod_name(p) for p in first} & {pod_name(p) for p in second}
     live.open("evicted")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     assert status(live, name).restarts == 0
 
 
 def test_restarts_are_counted_over_all_replicas(live: Live) -> None:
     workers = task("none", "sleep 1; exit 3", name="worker", replicas=3)
     name = submit(live, job(workers, name="counted", scheduling="gang", backoff_limit=2))
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     failed = wait_until("its pods have ended", lambda: [p for p in live.pods(name) if p["status"]["phase"] == "Failed"])
     ran = [pod for pod in failed if pod["spec"].get("nodeName")]
     assert len(ran) <= 6, "three first tries, two more, and one that may have been on its way"
@@ -366,13 +366,13 @@ def test_jobs_that_are_retried_with_argo_run_again_with_their_full_limit(live: L
         for kind in ("alone", "together")
     ]  # fmt: skip
     for name in names:
-        assert live.ended(name) == "Failed"
+        live.ends(name, "Failed")
         assert status(live, name).restarts == 1
     live.open(gate)
     for name in names:
         live.argo("retry", name)
     for name in names:
-        assert live.ended(name) == "Succeeded"
+        live.ends(name, "Succeeded")
         assert status(live, name).restarts == 0
         wait_until("an Event says it", partial(_is_repaired, live, name))
 
@@ -396,7 +396,7 @@ def test_an_allocator_that_is_killed_in_a_resize_leaves_it_to_the_next(
     running.log.write_text("")
     running.start()
     running.until_leading()
-    assert live.ended("other") == "Succeeded"
+    live.ends("other", "Succeeded")
     until_running(live, name, 4)
     assert status(live, name).restarts == 0
     live.delete(name)
@@ -437,9 +437,9 @@ def test_without_an_allocator_jobs_run_on_and_plain_ones_start_and_end(live: Liv
     until_running(live, name, 1)
     assert running.stop() == 0
     plain = submit(live, job(task("learner", "true"), name="plain"))
-    assert live.ended(plain) == "Succeeded"
+    live.ends(plain, "Succeeded")
     live.open("alone")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
 
 
 @on_fake_nodes
@@ -454,7 +454,7 @@ def test_a_workflow_that_somebody_edited_into_nonsense_is_held_and_others_go_on(
     told = wait_until("it says so", lambda: [m for r, m in events(live, broken) if r == "Refused"])
     assert "released" in told[0]
     other = submit(live, nodes.job("fine", 3, seconds=3))
-    assert live.ended(other) == "Succeeded"
+    live.ends(other, "Succeeded")
     assert sum(run_on(live, broken).values()) == 1, "what runs is left alone"
     live.delete(broken)
 

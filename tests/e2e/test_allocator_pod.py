@@ -83,7 +83,7 @@ def test_it_is_ready_and_a_job_that_says_nothing_of_scheduling_is_admitted_as_a_
     assert len(installed.pods()) == 2
     name = gang(installed, monkeypatch)
     assert jobs.workflow(name)["metadata"]["labels"][keys.SCHEDULING] == "gang"
-    assert jobs.ended(name) == "Succeeded"
+    jobs.ends(name, "Succeeded")
     assert "Admitted" in [reason for reason, _ in events(jobs, name)]
     assert all(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"] for pod in jobs.pods(name))
     log = installed.log()
@@ -98,7 +98,7 @@ def test_when_the_pod_that_leads_is_killed_the_other_goes_on(
     installed.home.kubectl("delete", "pod", first, "--grace-period=0", "--force")
     wait_until("another pod leads", lambda: installed.leader() not in ("", first))
     name = gang(installed, monkeypatch)
-    assert installed.jobs.ended(name) == "Succeeded"
+    installed.jobs.ends(name, "Succeeded")
 
 
 def test_a_scheduled_reoptimisation_shows_its_plan_as_the_output_of_its_step(
@@ -108,7 +108,7 @@ def test_a_scheduled_reoptimisation_shows_its_plan_as_the_output_of_its_step(
     try:
         installed.jobs.running(name, 2)
         made = installed.home.argo("submit", "--from", "cronwf/diflow-reoptimise", "-o", "name").strip()
-        assert installed.home.ended(made) == "Succeeded"
+        installed.home.ends(made, "Succeeded")
         plans = [
             parameter["value"]
             for node in installed.home.nodes(made)

@@ -59,7 +59,7 @@ def test_the_ui_has_the_columns_and_links_of_the_manifests(live: Live) -> None:
 def test_stop_ends_the_job_with_time_to_save(live: Live) -> None:
     name = long_job(live, "stopped", backoff_limit=3)
     live.argo("stop", name)
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     wait_until("nothing runs", lambda: nothing_runs(live, name))
     codes = [
         status["state"]["terminated"]["exitCode"]
@@ -73,7 +73,7 @@ def test_stop_ends_the_job_with_time_to_save(live: Live) -> None:
 def test_terminate_ends_the_job_at_once(live: Live) -> None:
     name = long_job(live, "terminated")
     live.argo("terminate", name)
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     wait_until("nothing runs", lambda: nothing_runs(live, name))
 
 
@@ -87,14 +87,14 @@ def test_suspend_and_resume(live: Live) -> None:
     live.open(gate)
     wait_until("Argo has it", lambda: live.workflow(name).get("status", {}).get("phase") == "Running")
     live.argo("resume", name)
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
 
 
 def test_retry_runs_what_failed_again(live: Live) -> None:
     gate = f"retried-{secrets.token_hex(2)}"  # that of an earlier try is open already
     failing = live.fails_until_open(gate)
     name = live.submit(job(task("learner", RUN), task("collector", failing), name="retried", backoff_limit=0))
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     live.open(gate)
     live.argo("retry", name)
     wait_until(
@@ -103,27 +103,27 @@ def test_retry_runs_what_failed_again(live: Live) -> None:
     )
     live.running(name, 1)
     live.argo("stop", name)
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
 
 
 def test_diflow_retry_repairs_what_argo_retry_leaves(live: Live) -> None:
     gate = f"mended-{secrets.token_hex(2)}"  # that of an earlier try is open already
     failing = live.fails_until_open(gate)
     name = live.submit(job(task("learner", failing), name="left", backoff_limit=1))
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     live.open(gate)
     live.argo("retry", name)
     wait_until("its status says it", lambda: f"`diflow retry {name}`" in status(live, name).message)
     retry(name, namespace=live.namespace, cluster=live.api)
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
 
 
 def test_resubmit_is_a_second_job_with_names_of_its_own(live: Live) -> None:
     first = live.submit(job(task("learner", "hostname; echo $DI_NODES"), name="original"))
-    assert live.ended(first) == "Succeeded"
+    live.ends(first, "Succeeded")
     second = json.loads(live.argo("resubmit", first, "-o", "json"))["metadata"]["name"]
     assert second != first
-    assert live.ended(second) == "Succeeded"
+    live.ends(second, "Succeeded")
     said = live.logs(pod_name(live.pods(second)[0]))
     assert f"{second}-learner-0\n" in said
     assert f"{second}-learner-0.di.{live.namespace}.svc.cluster.local" in said
@@ -134,5 +134,5 @@ def test_submit_under_another_name(live: Live) -> None:
 
     yaml = to_yaml(job(task("learner", "hostname"), name="named"))
     live.argo("submit", "-", "--name", "other", stdin=yaml)
-    assert live.ended("other") == "Succeeded"
+    live.ends("other", "Succeeded")
     assert live.pods("other")[0]["spec"]["hostname"] == "other-learner-0"

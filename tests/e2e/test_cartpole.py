@@ -33,7 +33,7 @@ def test_cartpole_is_solved_although_a_collector_is_killed(live: Live) -> None:
     pods = live.running(name, 5)
     killed = next(pod for pod in pods if pod["metadata"]["labels"]["diengine/task-name"] == "collector")
     kill_the_work(live, pod_name(killed))
-    assert live.ended(name, timeout=600) == "Succeeded"
+    live.ends(name, "Succeeded", timeout=600)
     collectors = [node for node in live.nodes(name) if node["type"] == "Pod" and node["templateName"] == "collector"]
     assert any(node.get("outputs", {}).get("exitCode") == "137" for node in collectors), "the kill was seen"
     assert len(collectors) > 3, "and made good"

@@ -70,7 +70,7 @@ def test_a_training_is_resized_and_loses_its_allocator_its_server_and_a_rank_but
 
     # 2 -> 4
     _diflow(live, "scale", name, "--max", "4")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     assert status(live, name).restarts == 0, "nothing of it was the program's fault"
 
     parts = _parts(live, name)
@@ -95,7 +95,7 @@ def test_torchrun_meets_the_agents_of_its_own_round_and_attempt(live: Live) -> N
     third = wait_until("all agents are new", lambda: _met_other(live, name, 2, than=second))
     assert len({first, second, third}) == 3, "each has an id of its own"
     live.open("torchrun")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     assert status(live, name).restarts == 1
 
 
@@ -105,7 +105,7 @@ def test_a_node_check_with_torch_measures_an_all_reduce_of_the_gang(live: Live) 
     container = {"name": "di-container", "image": IMAGE, "command": ["true"], "resources": small}
     task = Task(name="worker", replicas=2, template={"spec": {"containers": [container]}})
     name = submit(live, DIJob(name="check", tasks=(task,), scheduling="gang", node_check=NodeCheck(image=IMAGE)))
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     found = record(live, name)
     assert [found.entries[rank].figures["allreduce"] > 0 for rank in range(2)] == [True, True]
 

@@ -134,7 +134,7 @@ def test_di_engines_coordinator_runs_a_job_from_apply_to_succeeded(space: Live) 
     wait_until("it has a new name", lambda: f"{killed}-1" in running(space, "old", "collector"))
     assert collectors[1] in running(space, "old", "collector")
     touch(space, "old", "old-coordinator", "done")
-    assert space.ended("old") == "Succeeded"
+    space.ends("old", "Succeeded")
     wait_until("the object says so", lambda: phase(space, "old") == "Succeeded")
     pods = [pod for pod in space.pods("old") if pod["status"]["phase"] in ("Running", "Pending")]
     assert pods == []

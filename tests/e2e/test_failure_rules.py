@@ -114,24 +114,24 @@ def test_argo_alone_counts_ignores_and_ends_the_job(live: Live) -> None:
     (pod,) = live.running(waits, 1)
     evict(live, pod["metadata"]["name"])
 
-    assert live.ended(ends) == "Failed"
+    live.ends(ends, "Failed")
     assert len(attempts(live, ends, "worker")) == 1
     assert told(live, ends) == [("exit code 3", "failurePolicy.rules[0]", "the job ended")]
 
-    assert live.ended(hungry) == "Failed"  # nobody gives it more: it counts
+    live.ends(hungry, "Failed")  # nobody gives it more: it counts
     (one,) = told(live, hungry)
     assert one[0].startswith("out of memory")
     assert "which needs the allocator" in one[1]
 
     wait_until("it was made again", lambda: len(attempts(live, ignored, "worker")) >= 2)
     live.open("ignored")
-    assert live.ended(ignored) == "Succeeded"
+    live.ends(ignored, "Succeeded")
     assert status(live, ignored).restarts == 0
 
     # Argo makes a pod of the same name if it has not seen that the first one ran.
     wait_until("it was made again", lambda: not uids(live.running(waits, 1)) & uids([pod]))
     live.open("evicted")
-    assert live.ended(waits) == "Succeeded"
+    live.ends(waits, "Succeeded")
     assert status(live, waits).restarts == 0
 
 
@@ -144,7 +144,7 @@ def test_the_allocator_gives_more_memory_and_leaves_the_node_out(live: Live) -> 
     bad = submit(live, asks("bad", "exit 201"))
     ends = submit(live, asks("ends", "exit 134", on("FailJob", 134), replicas=2, preemptible=True, backoff_limit=5))
 
-    assert live.ended(alone) == "Succeeded"
+    live.ends(alone, "Succeeded")
     given = [
         next(p["value"] for p in one["inputs"]["parameters"] if p["name"] == "memory")
         for one in sorted(attempts(live, alone, "worker"), key=lambda node: str(node["startedAt"]))
@@ -160,11 +160,11 @@ def test_the_allocator_gives_more_memory_and_leaves_the_node_out(live: Live) -> 
     assert second[2] == "started again with 256Mi, not counted"
     assert status(live, alone).restarts == 0
 
-    assert live.ended(together) == "Succeeded"
+    live.ends(together, "Succeeded")
     assert status(live, together).restarts == 0
-    assert live.ended(most) == "Failed"
+    live.ends(most, "Failed")
     assert message(live, most) == "worker-0 ran out of memory with 96Mi, the most that it may have (maxMemory)"
-    assert live.ended(ends) == "Failed"
+    live.ends(ends, "Failed")
     assert message(live, ends).endswith("which ends the job (failurePolicy.rules[0])")
 
     def left_out() -> list[str]:
@@ -233,7 +233,7 @@ def test_a_bad_node_is_left_for_another_one_and_an_eviction_under_pressure_is_no
     wait_until("it was evicted and runs again", lambda: not uids(live.running(pressed, 1)) & before)
     live.open(f"home-{mark}")
     for name in (alone, together, pressed):
-        assert live.ended(name) == "Succeeded"
+        live.ends(name, "Succeeded")
         assert status(live, name).restarts == 0, name
     (one,) = told(live, alone)
     assert one == ("hardware, exit code 201", "default: hardware", f"started again on {home}, not counted")

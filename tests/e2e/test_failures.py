@@ -52,7 +52,7 @@ def test_a_replica_that_fails_is_started_again_in_place(live: Live) -> None:
     )
     wait_until("it was tried again", lambda: len(attempts(live, name, "collector")) >= 2)
     live.open("again")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     assert len(attempts(live, name, "learner")) == 1, "the others notice nothing"
     assert len(attempts(live, name, "collector")) >= 2
     hosts = {pod["spec"]["hostname"] for pod in live.pods(name, "collector")}
@@ -69,7 +69,7 @@ def test_a_used_up_limit_fails_the_job_and_stops_the_others(live: Live) -> None:
             backoff_limit=1,
         )
     )
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     failed = [n for n in attempts(live, name, "collector") if n.get("outputs", {}).get("exitCode") == "7"]
     assert len(failed) == 2, "the first attempt and one retry"
     wait_until("nothing runs", lambda: all(p["status"]["phase"] != "Running" for p in live.pods(name)))
@@ -89,7 +89,7 @@ def test_kill_deletion_and_eviction_do_not_use_the_limit_up(live: Live) -> None:
         lambda: len(uids(live.running(name, 4)) - uids(before)) == 4,  # the learner is not in `before`
     )
     live.open("spared")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     assert len(attempts(live, name, "learner")) == 1, "the others notice nothing"
     assert len(finishers(live, name, "collector") - uids(before)) == 3, "each was started again"
 
@@ -102,9 +102,9 @@ def test_preemption_does_not_use_the_limit_up(live: Live) -> None:
     low = live.submit(job(task("learner", live.until_open("low"), **most), name="low", backoff_limit=0))
     before = live.running(low, 1)
     high = live.submit(job(task("learner", run(3), **most), name="high", backoff_limit=0, priority="high"))
-    assert live.ended(high) == "Succeeded"
+    live.ends(high, "Succeeded")
     live.open("low")
-    assert live.ended(low) == "Succeeded"
+    live.ends(low, "Succeeded")
     assert len(finishers(live, low, "learner") - uids(before)) == 1, "it was preempted and started again"
 
 
@@ -124,7 +124,7 @@ def test_out_of_memory_is_the_jobs_own_fault(live: Live) -> None:
     limits: dict[str, Any] = {"container": {"resources": {"requests": {"cpu": "20m"}, "limits": {"memory": "24Mi"}}}}
     hungry = "head -c 200000000 /dev/zero | tail >/dev/null"
     name = live.submit(job(task("learner", hungry, **limits), name="oom", backoff_limit=1))
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     assert len(attempts(live, name, "learner")) == 2
 
 
@@ -141,7 +141,7 @@ def test_a_preemptible_job_starts_its_round_again_together(live: Live) -> None:
     )
     wait_until("the round started again", lambda: len(attempts(live, name, "learner")) >= 2)
     live.open("together")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     learners, collectors = attempts(live, name, "learner"), attempts(live, name, "collector")
     assert len(learners) == len(collectors) >= 2
     assert sum(n["phase"] == "Failed" for n in learners) == 0
@@ -150,13 +150,13 @@ def test_a_preemptible_job_starts_its_round_again_together(live: Live) -> None:
 def test_a_program_cannot_talk_its_way_out_of_the_limit(live: Live) -> None:
     liar = "echo 'Pod was rejected: it is not my fault' > /dev/termination-log; exit 1"
     name = live.submit(job(task("learner", liar), name="liar", backoff_limit=1))
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     assert len(attempts(live, name, "learner")) == 2
 
 
 def test_an_ended_job_is_deleted_after_its_time_with_its_pods(live: Live) -> None:
     name = live.submit(job(task("learner", "exit 3"), name="passing", backoff_limit=0, ttl_seconds_after_finished=60))
-    assert live.ended(name) == "Failed"
+    live.ends(name, "Failed")
     assert live.pods(name), "it is kept for a while"
     wait_until("it is gone", lambda: live.api.find(WORKFLOW, name, namespace=live.namespace) is None)
     wait_until("its pods too", lambda: not live.pods(name))

@@ -74,7 +74,7 @@ def test_a_pod_that_hangs_is_found_named_and_restarted_and_backofflimit_is_not_u
     assert {"Restarted", "Healthy"} <= {event["reason"] for event in events}
     for pod in second:
         live.exec(pod_name(pod), "touch", "/tmp/done")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     assert status(live, name).restarts == 0
     assert status(live, name).reschedules == 2
 

@@ -225,7 +225,7 @@ def test_tasks_named_as_words_of_argos_language_run_and_know_each_other(either: 
     tasks = ("and", "not", "replica-a", "a")
     told = " && ".join(f"echo {names.nodes_variable(task)}=${names.nodes_variable(task)}" for task in tasks)
     name = either.submit(job(*(task("none", told, name=one) for one in tasks), name="words"))
-    assert either.ended(name) == "Succeeded"
+    either.ends(name, "Succeeded")
     pods = either.pods(name)
     assert sorted(pod["metadata"]["labels"][keys.TASK_NAME] for pod in pods) == sorted(tasks)
     for pod in pods:

@@ -87,7 +87,7 @@ def _volume(live: Live) -> None:
 def test_the_steps_of_the_trainers_file_are_reported_and_a_failed_work_leaves_its_checkpoint(live: Live) -> None:
     name = submit(live, job("fails", f"{_SAVES}\nsys.exit(0 if saved else 3)"))
     # The first attempt fails after it has left a complete checkpoint; the second one finds that, and succeeds.
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     assert status(live, name).restarts == 1
     first, second = live.pods(name)
     assert live.printed(pod_name(first)) == ["found"]
@@ -118,4 +118,4 @@ def test_in_a_shared_process_namespace_the_use_of_the_work_is_reported(live: Liv
     name = submit(live, job("shared", program, shared=True))
     found = wait_until("its memory is reported", lambda: standing(live, name).get("memoryBytes"))
     assert found > 50_000_000
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")

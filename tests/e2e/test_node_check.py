@@ -53,7 +53,7 @@ def test_a_gang_measures_its_node_and_its_network_before_the_work(live: Live) ->
     }
     task = Task(name="worker", replicas=3, template={"spec": {"containers": [container]}})
     name = submit(live, DIJob(name="real", tasks=(task,), scheduling="gang", node_check=NodeCheck()))
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     found = record(live, name)
     assert set(found.entries) == {0, 1, 2}
     for entry in found.entries.values():

@@ -83,7 +83,7 @@ def test_a_pipeline_is_stopped_terminated_and_retried_with_its_job_which_is_resi
     for verb in ("stop", "terminate"):
         tried.append(next_job(live, *tried))
         live.argo(verb, NAME)
-        assert live.ended(NAME) == "Failed"
+        live.ends(NAME, "Failed")
         wait_until(f"{verb} reaches the job", lambda: phase(live, tried[-1]) == "Failed", timeout=120)
         wait_until("its pods have ended", lambda: nothing_runs(live, tried[-1]))
         assert {name: steps(live)[name] for name in ("prepare", "train")} == {"prepare": "Succeeded", "train": "Failed"}
@@ -95,7 +95,7 @@ def test_a_pipeline_is_stopped_terminated_and_retried_with_its_job_which_is_resi
     live.kubectl("patch", "dijob", last, "--type=merge", "-p", json.dumps({"spec": {"tasks": tasks}}))
     wait_until("it has grown", lambda: live.get("dijob", last)["status"].get("readyReplicas") == 4, timeout=120)
     assert "train" in live.argo("get", NAME)
-    assert live.ended(NAME) == "Succeeded"
+    live.ends(NAME, "Succeeded")
     assert steps(live) == {
         "prepare": "Succeeded", "train": "Succeeded", "evaluate": "Succeeded", "promote": "Succeeded",
         "reject": "Skipped",
@@ -137,7 +137,7 @@ def test_the_template_in_yaml_returns_the_result_and_a_step_is_tried_again_with_
                 arguments={"name": "fit", "spec": spec},
             )
     live.argo("submit", "-", stdin=outer.to_yaml())
-    assert live.ended(NAME) == "Failed"
+    live.ends(NAME, "Failed")
     pods = [node for node in live.nodes(NAME) if node["type"] == "Pod"]
     (good,) = [node for node in pods if node["displayName"] == "fit"]
     outputs = {item["name"]: item["value"] for item in good["outputs"]["parameters"]}

@@ -69,7 +69,7 @@ def test_a_gang_whose_pods_a_quota_forbids_gives_its_place_back_and_starts_when_
         wait_until("nothing of it runs", lambda: not is_placed(live, gang) and not run_on(live, gang))
     finally:
         live.kubectl("delete", "quota", "few")
-    assert live.ended(gang) == "Succeeded"
+    live.ends(gang, "Succeeded")
 
 
 def test_a_victim_that_does_not_end_keeps_its_room_and_the_other_is_placed_elsewhere(live: Live, nodes: Zone) -> None:
@@ -84,7 +84,7 @@ def test_a_victim_that_does_not_end_keeps_its_room_and_the_other_is_placed_elsew
         assert run_on(live, victim) == {home: 1}, "it has its own grace period"
         nodes.add("spare", cpu=2)
         _offer(live, nodes.full("spare"), "1")
-        assert live.ended(urgent) == "Succeeded"
+        live.ends(urgent, "Succeeded")
         live.kubectl("delete", "workflow", victim, "--wait=false")
         live.kubectl("delete", "pods", "-l", f"{keys.JOB}=victim", "--grace-period=0", "--force")
     finally:
@@ -97,10 +97,10 @@ def test_a_job_whose_annotations_are_full_is_preempted_and_stopped(live: Live, n
     until_running(live, full, 4)
     fill(live, full)
     urgent = submit(live, nodes.job("first", 4, seconds=5, priority="high"))
-    assert live.ended(urgent) == "Succeeded"
+    live.ends(urgent, "Succeeded")
     told(live, full, "no annotation can be added")
     live.argo("stop", full)
-    assert live.ended(full) == "Failed"
+    live.ends(full, "Failed")
 
 
 def test_an_allocation_that_somebody_else_wrote_is_not_believed(live: Live, nodes: Zone) -> None:
@@ -111,7 +111,7 @@ def test_an_allocation_that_somebody_else_wrote_is_not_believed(live: Live, node
     live.kubectl("patch", "workflow", name, "--type=merge", "-p", json.dumps(patch))
     told(live, name, "not written by the allocator")
     honest = submit(live, nodes.job("honest", 4, seconds=5))
-    assert live.ended(honest) == "Succeeded"
+    live.ends(honest, "Succeeded")
     assert keys.PROOF in live.workflow(honest)["metadata"]["annotations"]
     live.kubectl("delete", "workflow", name)
 

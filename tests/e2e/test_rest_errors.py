@@ -66,7 +66,7 @@ def caller(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
             one["metadata"]["namespace"] = namespace
         live.create(*made)
         wait_until("the coordinators run", lambda: all(running(live, name, "coordinator") for name in ("old", "plain")))
-        assert live.ended("over") == "Succeeded"
+        live.ends("over", "Succeeded")
         with server(live, tmp_path_factory.mktemp("errors") / "server.log") as port:
             yield Caller(live, port)
 

@@ -28,6 +28,6 @@ def test_a_job_runs_where_only_restricted_pods_may(restricted: Live) -> None:
     said = task("collector", "id -u", securityContext=NON_ROOT, container={"securityContext": CONFINED},
                 initContainers=[own])  # fmt: skip
     name = restricted.submit(job(task("learner", "id -u"), said, name="confined", backoff_limit=0))
-    assert restricted.ended(name) == "Succeeded"
+    restricted.ends(name, "Succeeded")
     (pod,) = restricted.pods(name, "collector")
     assert "1234" in restricted.logs(pod_name(pod)).splitlines()

@@ -109,7 +109,7 @@ def test_a_workers_token_allows_nothing_but_argos_reports(live: Live, roles: str
 def test_the_job_succeeds_and_nothing_ran_beside_its_pods(live: Live, roles: str) -> None:
     for pod in live.running(roles, 3):
         live.exec(pod_name(pod), "touch", "/tmp/go")
-    assert live.ended(roles) == "Succeeded"
+    live.ends(roles, "Succeeded")
     assert len(live.pods(roles)) == 3, "cleanPodPolicy Running keeps what has ended"
     found = live.get("pods", labels=f"workflows.argoproj.io/workflow={roles}")["items"]
     assert sorted(map(pod_name, found)) == sorted(map(pod_name, live.pods(roles)))
@@ -117,7 +117,7 @@ def test_the_job_succeeds_and_nothing_ran_beside_its_pods(live: Live, roles: str
 
 def test_clean_pod_policy_all_leaves_no_pod(live: Live) -> None:
     name = live.submit(job(task("learner"), task("collector", replicas=2), name="clean", clean_pod_policy="All"))
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     selector = f"workflows.argoproj.io/workflow={name}"
     wait_until("no pod is left", lambda: live.get("pods", labels=selector)["items"] == [] or None)
 
@@ -141,4 +141,4 @@ def test_pods_of_a_gang_that_its_user_resumed_wait_for_the_allocator(live: Live)
     )
     for pod in pods:
         live.kubectl("patch", "pod", pod_name(pod), "--type=json", "-p", admit)
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")

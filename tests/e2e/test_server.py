@@ -89,7 +89,7 @@ def test_the_flow_of_a_job_from_its_submission_to_its_end(live: Live) -> None:
     # 9. All pods end, the job succeeds, and its objects are deleted.
     for pod in _by_host(until_running(live, name, 2)).values():
         _exec(live, pod_name(pod), "touch /tmp/done")
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     assert status(live, name).restarts == 1
 
 
@@ -137,7 +137,7 @@ def test_shards_survive_the_kill_of_a_worker_and_of_a_server(live: Live) -> None
     server = next(p for p in system.kubectl("get", "pods", "-o", "name").split() if "diflow-server" in p)
     system.kubectl("delete", server, "--wait=false")
     wait_until("the worker is made again", lambda: len(live.pods(name)) == 3)
-    assert live.ended(name) == "Succeeded"
+    live.ends(name, "Succeeded")
     seen = {pod["metadata"]["name"]: _seen(live, pod["metadata"]["name"]) for pod in live.pods(name)}
     counts = Counter(index for each in seen.values() for index in each)
     assert counts.keys() == set(range(80)), "none is lost"

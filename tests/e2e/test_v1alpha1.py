@@ -208,7 +208,7 @@ def test_replicas_come_and_go_and_the_job_ends_with_its_coordinator(space: Live,
         assert status["observedGeneration"] == space.get("dijob", "old")["metadata"]["generation"]
     # The coordinator succeeds, and the job with it.
     touch(space, "old", "old-coordinator", "done")
-    assert space.ended("old") == "Succeeded"
+    space.ends("old", "Succeeded")
     wait_until("the object says so", lambda: phase(space, "old") == "Succeeded")
     assert [one["type"] for one in space.get("dijob", "old")["status"]["conditions"]] == [
         "Created", "Running", "Succeeded",
@@ -264,7 +264,7 @@ def test_what_was_answered_holds_although_the_server_and_the_controller_are_kill
         assert len(gone) <= len(deleted) + unknown["DELETE"], "what was answered is there, unless it was deleted"
         assert not set(deleted) & set(listed)
         touch(space, job, f"{job}-coordinator", "done")
-        assert space.ended(job) == "Succeeded"
+        space.ends(job, "Succeeded")
         wait_until("the object says so", lambda: phase(space, job) == "Succeeded")
         space.kubectl("delete", "dijob", job)
         wait_until("nothing is left", lambda: nothing_left(space, job), timeout=120)
@@ -303,7 +303,7 @@ def test_a_learner_of_ten_gpus_runs_as_two_pods_on_nodes_with_8_8_0_and_4(space:
         wait_until("none of them is left", lambda: not space.pods("gpus", "ddp-learner"))
         wait_until("no aggregator is left", lambda: not space.pods("gpus", "aggregator"))
     touch(space, "gpus", "gpus-coordinator", "done")
-    assert space.ended("gpus") == "Succeeded"
+    space.ends("gpus", "Succeeded")
 
 
 @contextmanager

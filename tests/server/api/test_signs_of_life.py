@@ -65,17 +65,17 @@ async def test_a_report_is_a_sign_of_life_of_the_pod_that_sent_it(place: Place) 
     token = place.authority.pod_token("elastic-worker-1-2", job="elastic")
     async with place.asked() as client:
         await client.post(PATH, headers=bearer(token), json={"step": 7})
-        await soon(lambda: patches(place) == 1)
+        await soon(partial(has_written, place, 1))
         now = int(NOW + place.time.now())
         assert kept(place).heard == kept(place).moved == (NEVER, NEVER, now, NEVER)
         assert kept(place).steps == (0, 0, 7, 0)
         # About the whole job, and AdaptDL's hints: its own rank has sent them.
         await client.post(PATH, headers=bearer(token), json={"speed": 3, "replicas": 4, "step": 8})
-        await soon(lambda: patches(place) == 2)
+        await soon(partial(has_written, place, 2))
         assert kept(place).steps == (0, 0, 8, 0)
         place.time.move(5)
         await client.put("/hints/default/elastic", headers=bearer(token), json={"initBatchSize": 77})
-        await soon(lambda: patches(place) == 3)
+        await soon(partial(has_written, place, 3))
         assert kept(place).heard[2] > kept(place).moved[2]
 
 
@@ -85,7 +85,7 @@ async def test_a_job_without_health_has_no_signs(place: Place) -> None:
     token = place.authority.pod_token("elastic-worker-1-2", job="elastic")
     async with place.asked() as client:
         await client.post(PATH, headers=bearer(token), json={"step": 7})
-        await soon(lambda: patches(place) == 1)
+        await soon(partial(has_written, place, 1))
         place.time.move(1000)
         place.api.bookmark()
         place.app.state.core.reporter.beat()
@@ -212,7 +212,7 @@ async def test_a_monitor_shows_life_by_cpu_time_and_by_the_log_only(place: Place
             count += 1
             place.time.move(10)
             await client.post(PATH, headers=bearer(token), json=body)
-            await soon(lambda: patches(place) == count)
+            await soon(partial(has_written, place, count))
             return kept(place).at - kept(place).heard[0]
 
         assert await heard(cpuSeconds=5.0, logBytes=10) == 0
@@ -235,7 +235,7 @@ async def test_a_monitor_and_the_program_do_not_take_each_others_place(place: Pl
         reporter = place.app.state.core.reporter
         reporter._jitter = lambda _low, _high: 0.0
         await client.post(PATH, headers=bearer(token), json={"cpuSeconds": 5.0})
-        await soon(lambda: patches(place) == 1)
+        await soon(partial(has_written, place, 1))
         assert view_of("default", "elastic") is not None
         waiting = reporter._waiting["default", "elastic"]
         waiting.writer = object()  # nothing is written for now
