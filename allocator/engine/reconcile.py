@@ -60,7 +60,7 @@ def reconcile(
     memory, None without a limit.
     """
     read = job.read
-    if first := hand_over(job, now) or _to_argo(read, capacity) or _repair(read):
+    if first := _deleted(read, now) or hand_over(job, now) or _to_argo(read, capacity) or _repair(read):
         return first
     if read.has_ended or (read.problem and not read.is_stopping):
         return []
@@ -83,6 +83,13 @@ def reconcile(
     pace = pace or Pace()
     follows = _after_failures(job, capacity, now, pace, most_memory) if read.has_policy else None
     return _go_on(job, capacity, now, pace, overdue) if follows is None else follows
+
+
+def _deleted(read: JobRead, now: float) -> list[Write]:
+    """Stop a job whose Workflow waits for the deletion of its pods: Argo would replace each pod that is deleted."""
+    if not read.is_being_deleted or read.has_ended or read.is_stopping:
+        return []
+    return [patches.stop_job(read, decision=decision_of("stop", "its Workflow is being deleted", now))]
 
 
 def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:

@@ -195,6 +195,7 @@ class JobRead:
     tree: Tree = field(default_factory=Tree)
     has_ended: bool = False
     is_stopping: bool = False
+    is_being_deleted: bool = False
     is_suspended: bool = False
     awaits_admission: bool = False
     is_hidden: bool = False
@@ -461,6 +462,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "continued_in": state.continued_in,
         "has_ended": state.has_ended,
         "is_stopping": state.is_stopping,
+        "is_being_deleted": state.is_being_deleted,
         "is_suspended": state.is_suspended,
         "awaits_admission": state.awaits_admission,
         "is_hidden": state.is_hidden,

@@ -46,6 +46,7 @@ class DIJobRead:
     generation: int
     created: str
     is_deleted: bool
+    is_deleted_in_foreground: bool
     phase: str
     begun: bool
     job: Json
@@ -103,6 +104,7 @@ def read(obj: Mapping[str, Any]) -> DIJobRead:
         generation=_generation(metadata.get("generation")),
         created=untrusted.time(metadata.get("creationTimestamp")),
         is_deleted=bool(metadata.get("deletionTimestamp")),
+        is_deleted_in_foreground=untrusted.is_deleted_in_foreground(metadata),
         phase=phase,
         begun=bool(past & _BEGUN),
         job={} if problem else job,

@@ -241,8 +241,8 @@ class Reconciler:
     def _follow(self, key: Key, obj: DIJobRead, workflow: Json) -> float | None:
         found = status.derive(workflow, self._caches.pods_of(workflow))
         stopping = untrusted.sub(workflow, "spec").get("shutdown") in STOPS
-        if not (found.ended or obj.is_deleted or stopping) and self._is_abandoned(obj):
-            workflow = self._stop(key, obj, workflow)
+        if not (found.ended or stopping) and (why := self._reason_to_stop(obj, workflow)):
+            workflow = self._stop(key, obj, workflow, why)
             found = status.derive(workflow, self._caches.pods_of(workflow))
         known = modules.read(workflow)
         if known is not None:
@@ -315,16 +315,28 @@ class Reconciler:
             pod = StepPod.read(found) if found is not None else None
         return pod is None or pod.has_ended or pod.created > obj.created
 
-    def _stop(self, key: Key, obj: DIJobRead, workflow: Json) -> Json:
+    def _reason_to_stop(self, obj: DIJobRead, workflow: Json) -> str:
+        """Why the job's Workflow must be stopped; "" if it must not."""
+        # The pods are deleted before the Workflow, and Argo would replace each of them.
+        if obj.is_deleted_in_foreground:
+            return "its DIJob is being deleted"
+        if untrusted.is_deleted_in_foreground(workflow["metadata"]):
+            return "its Workflow is being deleted"
+        if obj.is_deleted or not self._is_abandoned(obj):
+            return ""
+        return f"the step that waited for it has ended (pod {obj.waited_by})"
+
+    def _stop(self, key: Key, obj: DIJobRead, workflow: Json, why: str) -> Json:
         """Stop the job as `diflow.jobs.suspend.stop` does, and report it. Returns the Workflow as it is now."""
-        expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}
-        why = f"the step that waited for it has ended (pod {obj.waited_by})"
+        # One that is being deleted changes with each pod that ends, and the stop must not wait for the last one.
+        known = ("uid",) if obj.is_deleted_in_foreground else ("uid", "resourceVersion")
+        expected = {name: workflow["metadata"][name] for name in known}
         patch = {
             "metadata": {**expected, "labels": {keys.INSTANCE: None}, "annotations": {keys.STOPPED_BECAUSE: why}},
             "spec": {"shutdown": "Stop", "suspend": None},
         }
         answer = self._writer.patch_workflow(workflow, patch, what="stop")
-        log.info("stopped", job=key, step=obj.waited_by)
+        log.info("stopped", job=key, why=why)
         self._writer.event(obj, "Stopped", why)
         return answer
 

@@ -124,6 +124,7 @@ class JobState:
     created: str
     phase: str
     shutdown: str
+    is_being_deleted: bool
     is_suspended: bool
     awaits_admission: bool
     is_hidden: bool
@@ -261,6 +262,7 @@ def _frame(workflow: Object) -> _Fields:
         created=untrusted.time(metadata.get("creationTimestamp")),
         phase=phase if isinstance(phase, str) else "",
         shutdown=shutdown if isinstance(shutdown, str) else "",
+        is_being_deleted=untrusted.is_deleted_in_foreground(metadata),
         is_suspended=is_suspended and not awaits,
         awaits_admission=awaits,
         is_hidden=labels.get(keys.INSTANCE) == keys.INSTANCE_VALUE,

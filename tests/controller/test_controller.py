@@ -10,7 +10,7 @@ import pytest
 
 from diflow import keys
 from diflow.jobs.dijobs import DIJOB
-from diflow.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, WORKFLOW, Kind
 from diflow.state.health import HealthState
 from diflow.state.parameters import JobState
 from diflow.workflows.successor import successor
@@ -310,6 +310,29 @@ def test_what_others_change_meanwhile_is_looked_at_at_once(at: Lab) -> None:
     at.apply(cleanPodPolicy="Some")
     at.step(2.0)
     assert at.phase() == "Failed"
+
+
+# --- a deletion that waits for the pods -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "finalizers", "stops"),
+    [
+        (DIJOB, ["foregroundDeletion"], True),
+        (WORKFLOW, ["foregroundDeletion"], True),
+        (DIJOB, ["orphan"], False),
+        (DIJOB, {"foregroundDeletion": 1}, False),
+    ],
+)
+def test_a_job_whose_pods_are_deleted_first_is_stopped(at: Lab, kind: Kind, finalizers: Any, stops: bool) -> None:
+    at.apply()
+    at.until(lambda: at.phase() == "Running", "it runs")
+    obj = at.api.objects[kind.path("default")]["job"]
+    gone = {"deletionTimestamp": at.cluster._time(), "finalizers": finalizers}
+    at.api.add(kind, {**obj, "metadata": {**obj["metadata"], **gone}})
+    at.rest()
+    assert (at.workflows()["job"]["spec"].get("shutdown") == "Stop") == stops
+    assert [reason for reason, _ in at.events()].count("Stopped") == int(stops)
 
 
 # --- a Workflow that was deleted --------------------------------------------------------------------------------------

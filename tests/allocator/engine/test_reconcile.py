@@ -70,6 +70,15 @@ def test_a_pod_that_runs_and_should_not_is_stopped_with_its_grace_period(why: st
         assert not [w for w in out(job(doing, ending)) if w.target == old.identity]
 
 
+def test_a_job_that_is_deleted_after_its_pods_is_stopped_once() -> None:
+    doing = read(nodes=PLACED, is_preemptible=True, is_being_deleted=True, tree=tree(restart=1, restarts=1))
+    (write,) = out(job(doing, pod("w-0", on="a"), pod("w-1", restart=1)))
+    assert (write.kind.name, write.body["spec"]) == ("Workflow", {"shutdown": "Stop"})
+    assert out(job(replace(doing, has_ended=True))) == []
+    after = out(job(replace(doing, is_stopping=True), pod("w-0")))
+    assert [w.kind.name for w in after] == ["Pod"]
+
+
 @pytest.mark.parametrize("old", [pod("w-0", round="1"), pod("w-0", round="1", pinned="a")])
 def test_an_unbound_pod_is_ended_by_its_status(old: Any) -> None:
     (write,) = out(job(read(current="2"), old))
