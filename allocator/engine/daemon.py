@@ -221,7 +221,7 @@ class Allocator:
             jobs=len(state.jobs),
             trouble=trouble,
             policy_trouble=self.last_trouble if planned else "",
-            left_out_nodes=_left_out(state, self._reconciler.avoided.at(self._clock())),
+            left_out_nodes=_left_out(state, self._reconciler.avoided.anywhere(self._clock())),
         )
         self._on_cycle(cycle)
         return cycle

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from diflow import amounts
 from diflow.allocator.engine.access import NamespaceRule, refusal
@@ -55,7 +56,7 @@ def picture(
     keep_cordoned: bool = False,
     fixed: Set[str] = frozenset(),
     ending: Set[str] = frozenset(),
-    avoid: Set[str] = frozenset(),
+    avoid: Mapping[str, Set[str]] = MappingProxyType({}),
     kept: Standings | None = None,
     lapsed: Lapsed | None = None,
     rules: Sequence[NamespaceRule] = (),
@@ -65,8 +66,8 @@ def picture(
 
     `kept`: the standings of the last picture. `keep_cordoned`: leave jobs on cordoned nodes, as they could not be
     placed elsewhere. `fixed`: jobs that cannot be written now; they keep what they hold and get nothing more. `ending`:
-    jobs whose pods are being ended, and which have no place. `avoid`: open nodes that get no new pods. `rules`: which
-    namespaces may use which queues. `inherit`: adds to a job's profile what is known of its application.
+    jobs whose pods are being ended, and which have no place. `avoid`: by namespace, the open nodes that get no new pods
+    of its jobs. `rules`: which namespaces may use which queues. `inherit`: adds to a job's profile what is known of its application.
 
     A job with which this raises is left out: its pods count as foreign.
     """
@@ -75,8 +76,8 @@ def picture(
 
     def made(some: Sequence[Job]) -> Picture:
         found = kept.of(some, capacity, now=now, keep_cordoned=keep_cordoned)
-        standings = _applied(found, lapsed, fixed=fixed, ending=ending, now=now)
-        standings, views = _on_nodes(jobs, standings, nodes, pods, ending=ending, avoid=avoid, stuck=lapsed.stuck)
+        standings = _applied(found, lapsed, fixed=fixed, ending=ending, avoid=avoid, now=now)
+        standings, views = _on_nodes(jobs, standings, nodes, pods, ending=ending, stuck=lapsed.stuck)
         snapshot = build(
             views,
             [_inheriting(standing, inherit) for standing in standings],
@@ -141,13 +142,21 @@ def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception |
 
 
 def _applied(
-    standings: list[Standing], lapsed: Lapsed, *, fixed: Set[str], ending: Set[str], now: float
+    standings: list[Standing],
+    lapsed: Lapsed,
+    *,
+    fixed: Set[str],
+    ending: Set[str],
+    avoid: Mapping[str, Set[str]],
+    now: float,
 ) -> list[Standing]:
     """The standings that are planned, with their restrictions, in the order of the snapshot."""
     standings = [s for s in standings if s.job.key not in ending]
     standings.sort(key=lambda s: s.job.title)
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
     standings = [_without_excluded(s, now) if s.job.read.excluded else s for s in standings]
+    if avoid:
+        standings = [_avoiding(s, avoid.get(s.job.read.identity.namespace, frozenset())) for s in standings]
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 
 
@@ -193,6 +202,10 @@ def _without_excluded(standing: Standing, now: float) -> Standing:
     return replace(standing, most={**held, **{t: min(n, held.get(t, n)) for t, n in (standing.most or {}).items()}})
 
 
+def _avoiding(standing: Standing, nodes: Set[str]) -> Standing:
+    return replace(standing, excluded=standing.excluded | nodes) if nodes else standing
+
+
 def _on_nodes(
     jobs: Sequence[Job],
     standings: list[Standing],
@@ -200,7 +213,6 @@ def _on_nodes(
     pods: Sequence[PodRead],
     *,
     ending: Set[str],
-    avoid: Set[str],
     stuck: Set[str],
 ) -> tuple[list[Standing], list[NodeView]]:
     """(the standings that still fit on their nodes, the nodes with what others hold there)."""
@@ -234,7 +246,7 @@ def _on_nodes(
             node.allocatable,
             foreign.get(name, {}),
             releasing.get(name, {}),
-            node.is_open and name not in avoid,
+            node.is_open,
             node.labels,
             node.taints,
         )

@@ -42,26 +42,45 @@ class UnboundPods:
 
 
 class AvoidedNodes:
-    """Nodes that get no new pods for a time, although they are open. Times are on the monotonic clock."""
+    """Nodes that get no new pods of a namespace for a time, although they are open. Times are on the monotonic clock.
+
+    Each namespace has its own: whatever else its pods ask kube-scheduler for, by their template or by an admission
+    webhook, closes no node to others.
+    """
 
     def __init__(self) -> None:
-        self._until: dict[str, tuple[float, float]] = {}
+        self._until: dict[tuple[str, str], tuple[float, float]] = {}
 
     def update(self, state: ClusterState, overdue: Mapping[str, PodRead], *, now: float) -> None:
         """Avoid the nodes to which these pods were not bound."""
-        self._until = {node: known for node, known in self._until.items() if node in state.nodes}
+        self._until = {
+            key: (until, pause)
+            for key, (until, pause) in self._until.items()
+            if key[1] in state.nodes and now - until < _AVOID_SECONDS[1]
+        }
         # Users can create pods that wait for any node: only those that the allocator sent there count.
-        sent = {pod.pinned for pod in overdue.values() if _was_sent(pod, state.jobs[pod.job])}
-        for node in sent & state.nodes.keys():
-            until, pause = self._until.get(node, (-math.inf, 0.0))
+        sent = {
+            (pod.identity.namespace, pod.pinned)
+            for pod in overdue.values()
+            if pod.pinned in state.nodes and _was_sent(pod, state.jobs[pod.job])
+        }
+        for key in sent:
+            until, pause = self._until.get(key, (-math.inf, 0.0))
             if now >= until:
-                pause = pause if now - until < _AVOID_SECONDS[1] else 0.0
                 pause = min(max(2 * pause, _AVOID_SECONDS[0]), _AVOID_SECONDS[1])
-                self._until[node] = (now + pause, pause)
+                self._until[key] = (now + pause, pause)
 
-    def at(self, now: float) -> frozenset[str]:
-        """The nodes that are avoided at this time."""
-        return frozenset(node for node, (until, _) in self._until.items() if now < until)
+    def at(self, now: float) -> Mapping[str, frozenset[str]]:
+        """Namespace → the nodes that are avoided there at this time."""
+        out: dict[str, set[str]] = {}
+        for (namespace, node), (until, _) in self._until.items():
+            if now < until:
+                out.setdefault(namespace, set()).add(node)
+        return {namespace: frozenset(nodes) for namespace, nodes in out.items()}
+
+    def anywhere(self, now: float) -> frozenset[str]:
+        """The nodes that are avoided in some namespace at this time."""
+        return frozenset(node for (_, node), (until, _) in self._until.items() if now < until)
 
 
 def _was_sent(pod: PodRead, job: Job) -> bool:
