@@ -59,6 +59,10 @@ class ServerSettings(BaseSettings):
     write_seconds: float = Field(1.0, ge=0)
     """The shortest time between two writes of one job's profilings. Reports that arrive meanwhile are merged."""
 
+    report_rate: float = Field(25.0, gt=0)
+    """Writes of reports a second, of all jobs, in the long run; their namespaces take turns. Argo looks at a Workflow
+    after each write into it: on two processors, some 60 writes a second leave nothing for other jobs."""
+
     writers: int = Field(16, ge=1, le=64)
     """Concurrent requests to the API server, whose own limit for one client is higher."""
 

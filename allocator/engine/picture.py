@@ -67,7 +67,8 @@ def picture(
     `kept`: the standings of the last picture. `keep_cordoned`: leave jobs on cordoned nodes, as they could not be
     placed elsewhere. `fixed`: jobs that cannot be written now; they keep what they hold and get nothing more. `ending`:
     jobs whose pods are being ended, and which have no place. `avoid`: by namespace, the open nodes that get no new pods
-    of its jobs. `rules`: which namespaces may use which queues. `inherit`: adds to a job's profile what is known of its application.
+    of its jobs. `rules`: which namespaces may use which queues. `inherit`: adds to a job's profile what is known of its
+    application.
 
     A job with which this raises is left out: its pods count as foreign.
     """

@@ -120,7 +120,14 @@ def _core(
         scale_requests=scale_requests,
         modules=ModuleChanges(cluster, cache, scale_requests, clock=clock),
         reporter=Reporter(
-            cluster, cache, reports, between_seconds=settings.write_seconds, clock=clock, wall=wall, sleep=pause
+            cluster,
+            cache,
+            reports,
+            between_seconds=settings.write_seconds,
+            rate=settings.report_rate,
+            clock=clock,
+            wall=wall,
+            sleep=pause,
         ),
         discovery=Discovery(cache, most=waiters),
         writes=JobWrites(writes),

@@ -1,8 +1,8 @@
 """Accepts jobs' reports and writes them: the newest of each rank, in one write per second and job.
 
-A report is answered when it has been validated and accepted; the write follows within about a second. It is lost if
-this process is killed before: it is a measurement, and the next one follows. At shutdown, `close` writes all accepted
-reports.
+A report is answered when it has been validated and accepted; the write follows within about a second, or later if many
+jobs report: all share a rate of writes (`turns.py`). It is lost if this process is killed before: it is a measurement,
+and the next one follows. At shutdown, `close` writes all accepted reports.
 
 Of a job with `health`, a server also writes that it listens: after each deadline of a replica, and once a minute if
 there is nothing else to write. Only then is it known that a replica is silent, and not the server away
@@ -31,6 +31,7 @@ from diflow.server.api.folding import Report, Shape, fold, written_at
 from diflow.server.api.models import Profiling
 from diflow.server.api.reading import WorkflowRead, read_workflow
 from diflow.server.api.scale_requests import MANAGER
+from diflow.server.api.turns import Turns
 from diflow.server.http.errors import ApiError, unavailable
 from diflow.server.http.pool import Pool
 from diflow.state import signals, untrusted
@@ -43,6 +44,8 @@ _LISTEN_SECONDS: Final = 1.0
 _MINE_SECONDS: Final = (0.0, 2.0)
 _OTHERS_SECONDS: Final = (4.0, 8.0)
 _LATEST_SECONDS: Final = 5.0
+# So many seconds of the common rate may be used at once after a pause.
+_BURST_SECONDS: Final = 2.0
 # Below so many jobs, nothing is removed from memory.
 _TIDY_AT: Final = 256
 # The share of one CPU below which a container counts as idle: a process that only waits uses a little for its timers.
@@ -88,7 +91,8 @@ class _Waiting:
 
 
 class Reporter:
-    """Accepts and writes reports. `between_seconds` is the shortest time between two writes of one job.
+    """Accepts and writes reports. `between_seconds` is the shortest time between two writes of one job, `rate` the
+    most writes a second of all jobs.
 
     `clock` returns monotonic seconds, `wall` seconds since 1970; `sleep` is asyncio's. For one event loop.
     """
@@ -100,6 +104,7 @@ class Reporter:
         pool: Pool,
         *,
         between_seconds: float = 1.0,
+        rate: float = 25.0,
         most_jobs: int = 20_000,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -115,6 +120,7 @@ class Reporter:
         self._clock = clock
         self._wall = wall
         self._sleep = sleep
+        self._turns = Turns(rate=rate, burst=_BURST_SECONDS * rate, clock=clock, sleep=sleep)
         self._waiting: dict[JobKey, _Waiting] = {}
         self._written: dict[JobKey, tuple[str, str, int]] = {}
         self._beats: dict[JobKey, tuple[str, float]] = {}
@@ -215,6 +221,7 @@ class Reporter:
     async def close(self, *, seconds: float = _LATEST_SECONDS) -> None:
         """Write all accepted reports now, within `seconds`."""
         self._closing = True
+        self._turns.open()
         writers = [waiting.writer for waiting in self._waiting.values() if waiting.writer is not None]
         for waiting in self._waiting.values():
             if waiting.pause is not None:
@@ -236,6 +243,7 @@ class Reporter:
                 if seconds > 0 and not self._closing:
                     waiting.pause = asyncio.ensure_future(self._sleep(seconds))
                     await asyncio.wait([waiting.pause])
+                await self._turns.wait(key[0])
                 await self._flush(key, waiting)
                 if self._closing and waiting.failures:
                     return

@@ -12,6 +12,7 @@ from diflow import keys
 from diflow.allocator.engine import reports
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api import reporting
+from diflow.server.settings import ServerSettings
 from tests.kube.fakeapi import Answer, Request, status
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, soon
 
@@ -429,6 +430,33 @@ async def test_a_parameter_that_somebody_made_unreadable_or_removed_is_written_a
         await soon(lambda: patches(place) == 4)
     for number in range(4):
         assert reports.speed(place.parameter(f"job-{number}", keys.PARAM_PROFILINGS)) == 20
+
+
+@asynchronous
+async def test_all_jobs_share_a_rate_of_writes(place: Place) -> None:
+    """However many report, Argo and the API server have time for other jobs."""
+    place.settings = ServerSettings(job_rate=1e6, job_burst=1e6, report_rate=4)
+    person = place.authority.person("ada", ("patch", "default", "*"))
+    for number in range(20):
+        place.running(elastic(f"job-{number}"))
+    go = asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        await go.wait()
+        place.time.move(seconds)
+
+    async with place.asked(pause=pause) as client:
+        for step in range(3):
+            for number in range(20):
+                path = f"/v2alpha1/job/default.job-{number}/profilings"
+                answer = await client.post(path, headers=bearer(person), json={"speed": 5, "step": step})
+                assert answer.status_code == 200
+        await soon(lambda: patches(place) == 8, "two seconds' writes are made at once")
+        began = place.time.now()
+        go.set()
+        await soon(lambda: not place.app.state.core.reporter.waiting)
+    assert patches(place) == 28, "those that had waited were written once, and the first ones once more"
+    assert place.time.now() - began >= 20 / 4 - 0.01
 
 
 @asynchronous
