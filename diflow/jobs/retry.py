@@ -128,7 +128,7 @@ def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | Non
     nodes = {node_id: node for node_id, node in found.items() if isinstance(node, Mapping)}
     names = {node_id: untrusted.string(node.get("name"), most=1024) for node_id, node in nodes.items()}
     below = _subtrees(stuck, names.values())
-    gone = {node_id for node_id, name in names.items() if name in below}
+    gone = {node_id for node_id, name in names.items() if not name or name in below}
     changed: dict[str, Any] = {}
     for node_id, node in nodes.items():
         lists = {field: node[field] for field in _REFERENCES if isinstance(node.get(field), list)}
@@ -154,7 +154,7 @@ def _subtrees(tops: frozenset[str], names: Iterable[str]) -> set[str]:
     """Those of `names` that are `tops` or their descendants."""
     out: set[str] = set()
     top = ""
-    for name in sorted(names):  # a node comes before its descendants
+    for name in sorted({*names, *tops}):  # a node comes before its descendants
         if not top or not name.startswith(top):
             top = name if name in tops else ""
         if top and name[len(top) : len(top) + 1] in ("", ".", "("):

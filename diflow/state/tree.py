@@ -7,7 +7,7 @@ or a round that had a node and was replaced by another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -148,6 +148,9 @@ def left_by_argo_retry(nodes: Sequence[Node]) -> frozenset[str]:
     `argo retry` resets only what failed. It keeps the leaf `superseded` of a DAG, which was skipped after all others
     had ended: Argo looks at a DAG from its leaves, and no further than at one that has ended. It also sets all attempts
     of a replica, or of a round, to Running, and not only the last one.
+
+    If Argo's controller looks at the job while it is repaired, it merges its changes into what the repair has left: it
+    adds pods without the nodes above them, and parts of nodes that have no name. The name of these is "".
     """
     running: dict[str, int] = {}
     leaves: dict[str, str] = {}
@@ -164,7 +167,22 @@ def left_by_argo_retry(nodes: Sequence[Node]) -> frozenset[str]:
             retry = node.name.rpartition("(")[0]
             running[retry] = running.get(retry, 0) + 1
     several = (name for name, count in running.items() if count > 1)
-    return frozenset(several) | {leaf for parent, leaf in leaves.items() if parent in unfinished}
+    return frozenset(several) | {leaf for parent, leaf in leaves.items() if parent in unfinished} | _torn(nodes)
+
+
+def _torn(nodes: Sequence[Node]) -> frozenset[str]:
+    """If there are nodes without a name: "", and the missing nodes above the pods that have lost some."""
+    names = {node.name for node in nodes}
+    if "" not in names:
+        return frozenset()
+    pods = (node.name for node in nodes if node.place is not None and node.place.is_pod)
+    missing = (next((above for above in _above(pod) if above not in names), "") for pod in pods)
+    return frozenset(("", *missing))
+
+
+def _above(name: str) -> Iterator[str]:
+    """The names of the nodes above a pod of a replica, from the root."""
+    return (name[:end] for end, character in enumerate(name) if character in ".(")
 
 
 def _is_attempt(place: NodeName | None) -> bool:

@@ -17,6 +17,8 @@ from diflow.jobs.retry import repair, retried
 from diflow.state import nodecheck
 from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
+from diflow.state.nodes import nodes as typed
+from diflow.state.tree import read_tree
 from tests.kube.fakeapi import merge
 from tests.state.seen import SeenJob
 
@@ -170,6 +172,30 @@ def test_what_argo_retry_left_running_is_removed_with_its_retry_node(where: str,
     assert f"id-job{where}" not in left["job.round"]["children"]
     assert keys.DECISION not in new["metadata"]["annotations"]
     assert repair(new) is None, "once"
+
+
+def test_what_argo_adds_while_a_job_is_repaired_is_removed_too() -> None:
+    """Argo merges its changes into the Workflow that the repair has left, as it does after any conflict."""
+    job = after_argo_retry(where=".round(0:1)")
+    before = job.workflow()
+    answer = repair(before)
+    assert answer is not None
+    retry, pod = "id-job.round(0:1)(1).learner", "job.round(0:1)(1).learner(0:0).learner(0)"
+    added = {
+        "id-job.round(0:1)": {"progress": "0/2"},
+        retry: {"children": [f"id-{pod}"]},
+        f"id-{pod}": {"id": f"id-{pod}", "name": pod, "type": "Pod", "phase": "Pending"},
+    }
+    torn = merge(merge(before, answer[0]), {"status": {"nodes": added}})
+    tree = read_tree(typed(torn)[0])
+    assert (tree.is_stuck, tree.restarts) == (True, 1)
+    again = repair(torn)
+    assert again is not None
+    new = merge(torn, again[0])
+    assert not added.keys() & new["status"]["nodes"].keys()
+    assert nodes(new) == nodes(merge(before, answer[0]))
+    assert again[1] == {f"id-{pod}"}
+    assert repair(new) is None
 
 
 def test_a_job_with_one_running_attempt_of_each_replica_needs_no_repair() -> None:
