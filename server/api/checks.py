@@ -30,6 +30,7 @@ from diflow.state.nodecheck import FIGURES, UID_CHARACTERS, Entry, Judge, Record
 MANAGER: Final = "diflow-server"
 
 _TRIES: Final = 4
+_LONGEST_PAUSE_SECONDS: Final = 30.0
 _VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
 _PLACE: Final = f"/metadata/annotations/{keys.NODE_CHECK.replace('/', '~1')}"
 # As in reporting.py: other characters may have several encodings, which a `test` would tell apart.
@@ -137,20 +138,24 @@ class Checks:
             waiting.writer = asyncio.ensure_future(self._write(key, waiting))
 
     async def _write(self, key: JobKey, waiting: _Waiting) -> None:
-        """Write while results come, at most once in `between_seconds`."""
+        """Write while results come, at most once in `between_seconds`, and less and less often if it is refused: the
+        pods send their results again."""
+        pause = self._between_seconds
         try:
             while waiting.entries:
                 entries, waiting.entries = waiting.entries, {}
                 round_ = waiting.round
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 try:
                     await self._pool.run(lambda e=entries, r=round_: self._put(key, waiting, e, r))  # type: ignore[misc]
+                    pause = self._between_seconds
                 except NotFoundError:
                     return
                 except (DiflowError, ApiError) as error:
                     log.warning("results of a node check are not written", job="/".join(key), why=str(error))
                 except Exception as error:
                     log.error("results cannot be written", job="/".join(key), why=f"{type(error).__name__}: {error}")
-                await self._sleep(self._between_seconds)
+                await self._sleep(pause)
         finally:
             self._waiting.pop(key, None)
 

@@ -271,6 +271,26 @@ async def test_an_api_server_that_fails_loses_no_result(place: Place) -> None:
 
 
 @asynchronous
+async def test_writes_that_are_refused_again_and_again_are_made_less_often(place: Place) -> None:
+    running(place)
+    refuses = [True]
+    place.api.rule(
+        lambda request: status(500, "no", reason="InternalError") if request.method == "PATCH" and refuses[0] else None
+    )
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        refuses[0] = len(pauses) < 8
+        await ask(client, token(place, 0))
+
+    async with place.asked(pause=pause) as client:
+        await ask(client, token(place, 0))
+        await soon(lambda: stored(place).entries)
+    assert pauses[:8] == [2, 4, 8, 16, 30, 30, 30, 30]
+
+
+@asynchronous
 async def test_a_first_result_that_the_cache_does_not_have_yet_is_not_overwritten(place: Place) -> None:
     running(place)
     async with place.asked() as client:
