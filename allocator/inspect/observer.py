@@ -76,7 +76,7 @@ def look(
     nodes = [read_node(node) for node in cluster.list_all(NODE, everywhere=True)]
     pods = [read_pod(pod) for pod in cluster.list_all(POD, everywhere=True, fields=LIVE)]
     chosen = f"{MANAGED},{_NOT_COMPLETED}"
-    jobs = waiting.parsed(cluster, read_workflow, labels=chosen, everywhere=True, read=read)
+    jobs = [read_workflow(w) for w in waiting.workflows(cluster, labels=chosen, everywhere=True, read=read)]
     queues, trouble = _queues(cluster, settings)
     return see(
         assemble(

@@ -18,8 +18,7 @@ from diflow.state.waiting import from_metadata
 from diflow.workflows import render
 from tests.builders import template
 from tests.cli.runner import Cli
-from tests.kube.fakeapi import Answer, Request
-from tests.kube.fakeapi import status as refusal
+from tests.kube.fakeapi import Request
 
 METADATA = {"namespace": "default", "uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-11-20T10:00:00Z"}
 
@@ -181,31 +180,6 @@ def test_a_workflow_that_was_just_read_is_not_replaced(diflow: Cli) -> None:
         labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}",
         read=[whole],
     ) == [whole]
-
-
-def test_a_list_whose_token_expires_is_read_again_and_each_gang_counts_once(diflow: Cli) -> None:
-    diflow.prepare()
-    for index in range(5):
-        made = submitted(f"job-{index}")
-        made["metadata"]["uid"] = f"u-{index}"
-        diflow.api.add(WORKFLOW, made)
-    later: list[str] = []
-
-    def expires(request: Request) -> Answer | None:
-        token = request.query.get("continue")
-        if not token:
-            return None
-        later.append(token)
-        return refusal(410, "the continue token is too old") if len(later) > 1 else None
-
-    diflow.api.rule(lambda r: r.query.__setitem__("limit", "2") if r.query.get("limit") != "0" else None)
-    diflow.api.rule(expires)
-    cluster = Cluster.connect(kubeconfig=str(diflow.kubeconfig))
-    chosen = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
-    assert waiting.parsed(cluster, lambda found: found["metadata"]["name"], labels=chosen) == [
-        f"job-{index}" for index in range(5)
-    ]
-    assert len(later) > 1
 
 
 def admitted(name: str, *, uid: str = METADATA["uid"]) -> dict[str, Any]:
