@@ -33,6 +33,8 @@ from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, build
 
+_NO_NODES: Set[str] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -155,9 +157,7 @@ def _applied(
     standings = [s for s in standings if s.job.key not in ending]
     standings.sort(key=lambda s: s.job.title)
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
-    standings = [_without_excluded(s, now) if s.job.read.excluded else s for s in standings]
-    if avoid:
-        standings = [_avoiding(s, avoid.get(s.job.read.identity.namespace, frozenset())) for s in standings]
+    standings = [_without_nodes(s, avoid.get(s.job.read.identity.namespace, _NO_NODES), now) for s in standings]
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 
 
@@ -188,11 +188,13 @@ def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeR
     }
 
 
-def _without_excluded(standing: Standing, now: float) -> Standing:
-    """The standing of a job for which nodes are left out, or which waits because its pods did not start; both end with
-    time alone, without a change of the job."""
+def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standing:
+    """The standing of a job for which nodes are left out or avoided, or which waits because its pods did not start; all
+    of it ends with time alone, without a change of the job."""
     read = standing.job.read
-    if found := read.excluded.at(now):
+    if not (avoided or read.excluded):
+        return standing
+    if found := read.excluded.at(now) | avoided:
         standing = replace(standing, excluded=found)
     if now >= paused_until(read.excluded, now):
         return standing
@@ -201,10 +203,6 @@ def _without_excluded(standing: Standing, now: float) -> Standing:
     # It may shrink for others, and does not grow.
     held = {task: len(places) for task, places in standing.held.items()}
     return replace(standing, most={**held, **{t: min(n, held.get(t, n)) for t, n in (standing.most or {}).items()}})
-
-
-def _avoiding(standing: Standing, nodes: Set[str]) -> Standing:
-    return replace(standing, excluded=standing.excluded | nodes) if nodes else standing
 
 
 def _on_nodes(

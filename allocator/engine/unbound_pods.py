@@ -80,7 +80,7 @@ class AvoidedNodes:
 
     def anywhere(self, now: float) -> frozenset[str]:
         """The nodes that are avoided in some namespace at this time."""
-        return frozenset(node for (_, node), (until, _) in self._until.items() if now < until)
+        return frozenset[str]().union(*self.at(now).values())
 
 
 def _was_sent(pod: PodRead, job: Job) -> bool:

@@ -328,7 +328,7 @@ class Reconciler:
 
     def _stop(self, key: Key, obj: DIJobRead, workflow: Json, why: str) -> Json:
         """Stop the job as `diflow.jobs.suspend.stop` does, and report it. Returns the Workflow as it is now."""
-        # One that is being deleted changes with each pod that ends, and the stop must not wait for the last one.
+        # With its DIJob, it changes at once and with each pod that ends, and the stop must not wait for the last one.
         known = ("uid",) if obj.is_deleted_in_foreground else ("uid", "resourceVersion")
         expected = {name: workflow["metadata"][name] for name in known}
         patch = {

@@ -20,7 +20,7 @@ from diflow.jobs import lookup
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.state import nodecheck, untrusted
+from diflow.state import nodecheck, nodenames, untrusted
 from diflow.state.exclusions import Exclusions
 from diflow.state.nodes import nodes as typed
 from diflow.state.nodes import raw
@@ -196,10 +196,7 @@ def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
 
 def _above(name: str, names: set[str]) -> str | None:
     """The longest of `names` that is an ancestor of `name`."""
-    for end in range(len(name) - 1, 0, -1):
-        if name[end] in ".(" and name[:end] in names:
-            return name[:end]
-    return None
+    return max((above for above in nodenames.above(name) if above in names), key=len, default=None)
 
 
 def _node(node: Any, kept: set[str], *, reset: bool, now: str) -> dict[str, Any]:

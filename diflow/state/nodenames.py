@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 # Operators and literals of Argo's expression language (expr-lang) that are also valid task names.
@@ -57,6 +58,11 @@ def dag_task(task: str) -> str:
     A name that is a keyword of that language gets a trailing dash, which users' task names cannot have.
     """
     return f"{task}-" if task in _WORDS else task
+
+
+def above(name: str) -> Iterator[str]:
+    """The names of the nodes above the one of this name, from the root."""
+    return (name[:end] for end, character in enumerate(name) if end and character in ".(")
 
 
 def parse(job: str, name: str) -> NodeName | None:

@@ -7,11 +7,12 @@ or a round that had a node and was replaced by another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow import keys
+from diflow.state import nodenames
 from diflow.state.failures import Rules, Verdict
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import FULFILLED, Node
@@ -172,17 +173,12 @@ def left_by_argo_retry(nodes: Sequence[Node]) -> frozenset[str]:
 
 def _torn(nodes: Sequence[Node]) -> frozenset[str]:
     """If there are nodes without a name: "", and the missing nodes above the pods that have lost some."""
-    names = {node.name for node in nodes}
-    if "" not in names:
+    if all(node.name for node in nodes):
         return frozenset()
+    names = {node.name for node in nodes}
     pods = (node.name for node in nodes if node.place is not None and node.place.is_pod)
-    missing = (next((above for above in _above(pod) if above not in names), "") for pod in pods)
+    missing = (next((above for above in nodenames.above(pod) if above not in names), "") for pod in pods)
     return frozenset(("", *missing))
-
-
-def _above(name: str) -> Iterator[str]:
-    """The names of the nodes above a pod of a replica, from the root."""
-    return (name[:end] for end, character in enumerate(name) if character in ".(")
 
 
 def _is_attempt(place: NodeName | None) -> bool:

@@ -255,13 +255,19 @@ async def test_results_are_written_at_most_once_in_a_while(place: Place) -> None
     assert len(place.api.seen("PATCH")) == 2
 
 
+def failing_writes(place: Place) -> list[bool]:
+    """Let writes fail for as long as the only item is true."""
+    fails = [True]
+    place.api.rule(
+        lambda request: status(500, "no", reason="InternalError") if request.method == "PATCH" and fails[0] else None
+    )
+    return fails
+
+
 @asynchronous
 async def test_an_api_server_that_fails_loses_no_result(place: Place) -> None:
     running(place)
-    failing = [True]
-    place.api.rule(
-        lambda request: status(500, "no", reason="InternalError") if request.method == "PATCH" and failing[0] else None
-    )
+    failing = failing_writes(place)
     async with place.asked() as client:
         await verdict(client, token(place, 0))
         await soon(lambda: place.api.seen("PATCH"))
@@ -273,10 +279,7 @@ async def test_an_api_server_that_fails_loses_no_result(place: Place) -> None:
 @asynchronous
 async def test_writes_that_are_refused_again_and_again_are_made_less_often(place: Place) -> None:
     running(place)
-    refuses = [True]
-    place.api.rule(
-        lambda request: status(500, "no", reason="InternalError") if request.method == "PATCH" and refuses[0] else None
-    )
+    refuses = failing_writes(place)
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:
