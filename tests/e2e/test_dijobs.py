@@ -189,7 +189,7 @@ def test_a_job_with_one_template_has_the_arguments_of_ditask(space: Live, tmp_pa
         wait_until("it says so", lambda: phase(space, "one") == "Running")
         assert [logged_arguments(space, pod) for pod in pods] == [arguments(space, i) for i in range(3)]
         space.kubectl("delete", "dijob", "one", "--cascade=foreground", "--timeout=120s")
-        wait_until("its Workflow and pods are gone", lambda: nothing_left(space, "one"), timeout=20)
+        assert nothing_left(space, "one"), "it waited for its Workflow and pods"
 
 
 def logged_arguments(space: Live, pod: Json) -> str:

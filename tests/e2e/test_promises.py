@@ -62,15 +62,14 @@ def test_a_gang_whose_pods_a_quota_forbids_gives_its_place_back_and_starts_when_
     nodes.add("one", cpu=4)
     live.kubectl("create", "quota", "few", "--hard=pods=2")
     try:
-        gang = submit(live, nodes.job("forbidden", 4))
+        gang = submit(live, nodes.job("forbidden", 4, seconds=120))  # its first two pods outlive the wait for its place
         why = told(live, gang, "given back")
         assert "not created" in why
         assert "quota" in why
         wait_until("nothing of it runs", lambda: not is_placed(live, gang) and not run_on(live, gang))
     finally:
         live.kubectl("delete", "quota", "few")
-    until_running(live, gang, 4)
-    live.delete(gang)
+    live.ends(gang, "Succeeded")
 
 
 def test_a_victim_that_does_not_end_keeps_its_room_and_the_other_is_placed_elsewhere(live: Live, nodes: Zone) -> None:
