@@ -52,8 +52,8 @@ def admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
     at = read.allocation
     if at is None or at.round != read.current or not at.is_placed or read.is_suspended or not job.may_begin:
         return []
-    latest = job.latest_restart()
-    gated = [p for p in job.current_pods() if p.is_gated and not p.is_terminating and p.place]
+    latest = job.latest_restart
+    gated = [p for p in job.current_pods if p.is_gated and not p.is_terminating and p.place]
     gated = [p for p in gated if p.place and p.place.restart == latest and _is_known(read, p)]
     if not gated or (read.is_preemptible and former_pods(job, capacity)):
         return []
@@ -115,9 +115,9 @@ def allocated(read: JobRead, at: Allocation, *, but: Set[str] = frozenset()) -> 
 def not_created(job: Job, now: float) -> Needs:
     """What the pods need that Argo has not created yet of a job that was admitted: they have no gates."""
     read, at = job.read, job.read.allocation
-    if now >= read.places_until or at is None or at.round != read.current or not read.roles or job.latest_restart():
+    if now >= read.places_until or at is None or at.round != read.current or not read.roles or job.latest_restart:
         return {}
-    seen = {pod.member for pod in job.current_pods()} | {m for m in read.tree.members if read.tree.is_done(m)}
+    seen = {pod.member for pod in job.current_pods} | {m for m in read.tree.members if read.tree.is_done(m)}
     return allocated(read, at, but=seen) or {}
 
 
@@ -130,7 +130,7 @@ def free_now(capacity: FreeCapacity, jobs: Iterable[Job], now: float) -> FreeCap
 
 def former_pods(job: Job, capacity: FreeCapacity) -> list[PodRead]:
     """Bound pods of earlier rounds, restarts and Workflows. While one exists, a preemptible job is not admitted."""
-    latest = job.latest_restart()
+    latest = job.latest_restart
     older = [
         pod for pod in job.pods if pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
     ]

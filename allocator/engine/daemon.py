@@ -52,6 +52,9 @@ _LOOK_SECONDS = 5.0
 _FRESH_SECONDS = 0.02
 # A change that comes this long after a cycle starts the next one at once; others are gathered first.
 _LULL_SECONDS = 0.5
+# After a slow cycle they are gathered as long as it took, at most this long: while a gang of a thousand starts, a cycle
+# for each change of a pod would use a processor that the API server and Argo need.
+_GATHER_SECONDS = 0.1
 
 log = structlog.get_logger("diflow.allocator")
 
@@ -103,6 +106,7 @@ class Allocator:
         self._reasons = Reasons()
         self._in_trouble = False
         self.woke = clock()
+        self._took = 0.0  # seconds of the last cycle
         """When the loop last made progress, on the clock: for health checks."""
         self.seal = Seal(cluster, namespace=settings.namespace)
         self.caches = Caches(cluster, settings, on_change=self._on_cache_change, seal=self.seal, **(reflecting or {}))
@@ -223,6 +227,7 @@ class Allocator:
             policy_trouble=self.last_trouble if planned else "",
             left_out_nodes=_left_out(state, self._reconciler.avoided.anywhere(self._clock())),
         )
+        self._took = cycle.seconds
         self._on_cycle(cycle)
         return cycle
 
@@ -309,7 +314,7 @@ class Allocator:
                     self._wake.wait(min(max(0.01, self._timers.due() - self._clock()), _LOOK_SECONDS))
             self.elector.check()
         if self.settings.debounce_seconds and self._clock() - self._timers.cycled < _LULL_SECONDS:
-            stop.wait(self.settings.debounce_seconds)
+            stop.wait(max(self.settings.debounce_seconds, min(self._took, _GATHER_SECONDS)))
 
     def _read_lease_requests(self) -> bool:
         reasons = self._requests.read()

@@ -37,10 +37,10 @@ class Replica:
 
 def replicas_of(job: Job) -> list[Replica]:
     """The replicas of the current round by rank."""
-    latest = job.latest_restart()
+    latest = job.latest_restart
     pods = {
         (pod.place.task, pod.place.index): pod
-        for pod in job.current_pods()
+        for pod in job.current_pods
         if pod.place is not None and pod.place.restart == latest
     }
     done = job.read.tree.is_done

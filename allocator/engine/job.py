@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from diflow.allocator.engine.records import JobRead, PodRead
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """A job's Workflow and its live pods.
 
@@ -83,16 +84,17 @@ class Job:
 
     def has_started(self) -> bool:
         """Whether a replica of the current round, in its latest restart, was admitted or has finished."""
-        tree, latest = self.read.tree, self.latest_restart()
+        tree, latest = self.read.tree, self.latest_restart
         if self.read.places_until and not latest:
             return True  # its pods are created without gates
-        if any(not pod.is_gated for pod in self.current_pods() if pod.place and pod.place.restart == latest):
+        if any(not pod.is_gated for pod in self.current_pods if pod.place and pod.place.restart == latest):
             return True
         return latest <= tree.restart_of.get(self.read.current, 0) and any(
             tree.is_done(member) for _, _, member in self.members()
         )
 
-    def current_pods(self) -> list[PodRead]:
+    @cached_property
+    def current_pods(self) -> Sequence[PodRead]:
         """The pods of the current round, at most one for each granted replica: others are strays."""
         found = [pod for pod in self.pods if self.is_wanted(pod) and self._is_granted(pod)]
         latest: dict[str, PodRead] = {}
@@ -106,7 +108,7 @@ class Job:
         """Pods labelled as replicas that are not granted or have another pod: every user who may create pods can make
         them. They give the job no claim to a place, and the allocator does not end them."""
         wanted = [pod for pod in self.pods if self.is_wanted(pod)]
-        current = self.current_pods()
+        current = self.current_pods
         if len(current) == len(wanted):
             return []
         known = {pod.identity.uid for pod in current}
@@ -121,7 +123,7 @@ class Job:
 
     def lacks(self) -> list[str]:
         """The replicas of the current round ("worker-3") that have not finished and have no live pod."""
-        there, finished = {pod.member for pod in self.current_pods()}, self.read.tree.finished
+        there, finished = {pod.member for pod in self.current_pods}, self.read.tree.finished
         return [
             f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
         ]
@@ -132,8 +134,9 @@ class Job:
         read = self.read
         return bool(read.places_until and not read.restarts and not read.tree.recreated and self.lacks())
 
+    @cached_property
     def latest_restart(self) -> int:
-        seen = [pod.place.restart for pod in self.current_pods() if pod.place]
+        seen = [pod.place.restart for pod in self.current_pods if pod.place]
         return max([*seen, self.read.tree.restart_of.get(self.read.current, 0)])
 
     def leaving(self) -> list[PodRead]:

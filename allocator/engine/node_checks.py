@@ -37,7 +37,7 @@ def left_out(job: Job, now: float) -> LeftOut | None:
     limits = read.node_check
     if limits is None or read.checks.round != read.current or nodecheck.moves(read.excluded) >= limits.max_moves:
         return None
-    pods = by_rank(read, job.current_pods())
+    pods = by_rank(read, job.current_pods)
     found = read.checks.of({rank: pod.identity.uid for rank, pod in pods.items() if pod.host})
     wanted = sum(1 for _, _, member in job.members() if not read.tree.finished(member))
     if not nodecheck.is_ready(read.checks, len(found), wanted, now=now, timeout_seconds=limits.timeout_seconds):
@@ -64,7 +64,7 @@ def misplaced(job: Job) -> list[PodRead]:
     faulty = {entry.node for entry in read.excluded.entries if nodecheck.numbers(entry)}
     return [
         pod
-        for pod in job.current_pods()
+        for pod in job.current_pods
         if pod.place is not None and pod.host in faulty and at.node(pod.place.task, pod.place.index) != pod.host
     ]
 

@@ -55,8 +55,8 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -
     at = read.allocation
     if most is None or not _is_running(job) or at is None or at.round != read.current or not at.is_placed:
         return []
-    latest = job.latest_restart()
-    pods = [pod for pod in job.current_pods() if pod.place is not None and pod.place.restart == latest]
+    latest = job.latest_restart
+    pods = [pod for pod in job.current_pods if pod.place is not None and pod.place.restart == latest]
     pending = [pod for pod in pods if _is_pending(job, pod, capacity)]
     # After a crash in between, their places are given back, and their pods are still there.
     left = [pod for pod in pending if pod.place and at.node(pod.place.task, pod.place.index) != pod.host]

@@ -171,7 +171,7 @@ def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeR
     for standing in standings:
         read = standing.job.read
         counted_as = {r.name: request_of(standing, r).get("memory", 0) for r in read.roles if r.name in read.memory}
-        for pod in standing.job.current_pods() if counted_as else ():
+        for pod in standing.job.current_pods if counted_as else ():
             if pod.place is None or pod.where not in nodes or pod.identity.uid not in standing.pods_in_place:
                 continue
             # By what the pod requests, which nobody can change: its annotations are its user's.

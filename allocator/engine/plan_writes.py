@@ -176,7 +176,7 @@ def _move(
         nodes[task] = tuple(places[i] for i in range(count))
     note = _note(standing, counts, decision["why"])
     running = {role.name: read.running(role.name) for role in read.roles}
-    if running == counts and not job.has_started() and not any(p.is_stopping for p in job.current_pods()):
+    if running == counts and not job.has_started() and not any(p.is_stopping for p in job.current_pods):
         first = old.first if old and old.first else now
         at = Allocation(read.current, nodes, now, first, old.moves if old else 0, read.limits)
         return patches.change_job(read, allocation=at, decision=decision, note=note)

@@ -191,7 +191,7 @@ def _made(job: Job) -> dict[str, int] | None:
     if not read.is_preemptible:
         return None
     there: dict[str, int] = {}
-    for pod in job.current_pods():
+    for pod in job.current_pods:
         if pod.place:
             there[pod.place.task] = there.get(pod.place.task, 0) + 1
     most = {role.name: min(role.high, there.get(role.name, 0)) for role in read.roles}
@@ -205,7 +205,7 @@ def _culprits(standing: Standing, pods: Sequence[PodRead], in_place: Set[str], c
     if at is None:
         return []
     unused = {(task, index) for task, places in standing.unused.items() for index in places}
-    gated = [pod for pod in job.current_pods() if pod.place and (pod.place.task, pod.place.index) in unused]
+    gated = [pod for pod in job.current_pods if pod.place and (pod.place.task, pod.place.index) in unused]
     wanted = (allocated(job.read, at) if job.read.awaits_admission else needs(gated, at)) or {}
     short = {node for node, need in wanted.items() if not capacity.fits({node: need})}
     return [

@@ -130,7 +130,7 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
         return [*out, *moved]
     if not read.is_preemptible:
         out += _stopped_for_health(job, capacity, now)
-    late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
+    late = [pod for pod in job.current_pods if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
     out += admissions(job, capacity)
@@ -163,7 +163,7 @@ def _after_failures(
 ) -> list[Write] | None:
     """What follows from failures by the job's failure policy; None if nothing does."""
     read = job.read
-    running = {pod.member: pod.place.order for pod in job.current_pods() if pod.place is not None and not pod.is_gated}
+    running = {pod.member: pod.place.order for pod in job.current_pods if pod.place is not None and not pod.is_gated}
     is_final = not read.is_preemptible or not (failing.is_explained(read) or explain_left(job, capacity, pace) > 0)
     found = failing.consequence(read, running=running, now=now, most_memory=most_memory, is_final=is_final)
     if found.stop:
@@ -180,7 +180,7 @@ def _after_failures(
             ),
         ]
     # Argo may have made a pod before it read the new memory. A round is made with it.
-    pods = () if read.is_preemptible else job.current_pods()
+    pods = () if read.is_preemptible else job.current_pods
     small = [p for p in pods if p.is_gated and p.place and 0 < p.memory < read.memory.get(p.place.task, 0)]
     why = f"{REJECTED}: it is made again with more memory"
     return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
@@ -257,7 +257,7 @@ def _restart_together(job: Job, now: float) -> list[Write]:
     restart = read.tree.restart_of.get(read.current, 0)
     rest = [
         pod
-        for pod in job.current_pods()
+        for pod in job.current_pods
         if pod.place and pod.place.restart == restart and not pod.is_stopping and not pod.is_terminating
     ]
     mark = f"{read.current}/{restart}"
@@ -277,7 +277,7 @@ def _restart_together(job: Job, now: float) -> list[Write]:
 def _restarts_elsewhere(job: Job, capacity: FreeCapacity, now: float) -> Write | None:
     """A restarted round adds nodes to its Workflow as a new one does: if that is full, use the next Workflow."""
     read, at = job.read, job.read.allocation
-    if not job.is_full or not job.latest_restart() or job.has_started() or not next_names(job):
+    if not job.is_full or not job.latest_restart or job.has_started() or not next_names(job):
         return None
     if at is None or at.round != read.current or not at.is_placed or _is_on_lost_node(at, capacity):
         return None
@@ -325,7 +325,7 @@ def _without_place(job: Job, now: float) -> list[Write]:
     why = "its gang is not complete: it waits for another place"
     return [
         patches.stop(pod, job.key, f"{REJECTED}: {why}", timestamp(now))
-        for pod in job.current_pods()
+        for pod in job.current_pods
         if pod.where and not pod.is_stopping and not pod.is_terminating
     ]
 
@@ -343,7 +343,7 @@ def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Wr
     why = f"{REJECTED}: it was silent or stalled, and starts again"
     return [
         patches.stop(pod, job.key, why, timestamp(now))
-        for pod in job.current_pods()
+        for pod in job.current_pods
         if pod.place
         and stop.has(pod.place.task, pod.place.index, pod.created)
         and not (pod.is_gated or pod.is_stopping or pod.is_terminating)
@@ -437,7 +437,7 @@ def _rosters(job: Job) -> list[Write]:
     members = roster(identity.name, identity.namespace, counts, service=read.service, short=read.has_short_hosts)
     hosts = ",".join(members.hosts)
     out = []
-    for pod in job.current_pods():
+    for pod in job.current_pods:
         if pod.place is None or pod.is_terminating or not pod.nodes:
             continue
         right: Mapping[str, str] = {

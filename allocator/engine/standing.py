@@ -57,7 +57,7 @@ class Standing:
     @cached_property
     def unused(self) -> Mapping[str, Mapping[int, str]]:
         """The places that no pod uses: task → index → node."""
-        used = {(p.place.task, p.place.index): p.where for p in self.job.current_pods() if p.place and p.where}
+        used = {(p.place.task, p.place.index): p.where for p in self.job.current_pods if p.place and p.where}
         out = {
             task: {index: node for index, node in places.items() if used.get((task, index)) != node}
             for task, places in self.held.items()
@@ -69,7 +69,7 @@ class Standing:
         """The uids of the pods that are in their places."""
         return frozenset(
             pod.identity.uid
-            for pod in self.job.current_pods()
+            for pod in self.job.current_pods
             if pod.place and self.held.get(pod.place.task, {}).get(pod.place.index) == pod.where
         )
 
@@ -178,7 +178,7 @@ def stand(job: Job, capacity: FreeCapacity, *, keep_cordoned: bool = False) -> S
 
 def allocation_of_pods(job: Job) -> Allocation | None:
     """The allocation derived from the pods, for when the annotation is missing or invalid."""
-    where = {(p.place.task, p.place.index): p.where for p in job.current_pods() if p.place and p.where}
+    where = {(p.place.task, p.place.index): p.where for p in job.current_pods if p.place and p.where}
     nodes = {
         role.name: tuple(where.get((role.name, i), "") for i in range(job.read.running(role.name)))
         for role in job.read.roles
