@@ -106,6 +106,22 @@ def hosts(*, short: bool) -> str:
     return f"join(map({_TASKS}, {{{_hosts('' if short else _DOMAIN)}}}), ',')"
 
 
+# Whether Argo evaluates an expression elsewhere than in the fields of a pod that it creates. Whenever it looks at a
+# Workflow, it substitutes the template of each node that has not ended: with the variable `node`, and once more with
+# `lastRetry` if the node has retries. When it creates a pod, it substitutes the pod without these two. The pod then has
+# a copy of its template, as JSON in a variable of an init container, where the backslash is escaped once more.
+_LATER = r"len('\\') == 2 || 'node' in $env || 'lastRetry' in $env"
+
+
+def at_creation(value: str) -> str:
+    """The value, which Argo evaluates once, when it creates the pod, and not in the copy of the pod's template.
+
+    For an annotation whose value is long. Argo keeps an expression whose result is nil and evaluates it later. The
+    value cannot contain `<`, `>` or `&`: they are escaped in the copy, which is no valid expression then.
+    """
+    return f"{_LATER} ? nil : {value}"
+
+
 def hosts_by_task() -> str:
     """The variables that list the hosts of one task each (`names.nodes_variable`), as a part of a JSON text.
 

@@ -326,6 +326,8 @@ def shared_annotations(job: DIJob) -> dict[str, str]:
 def _pod_annotations(job: DIJob) -> dict[str, str]:
     """The annotations that all pods of a job share."""
     hosts = expr.hosts(short=job.has_short_hosts)
+    if job.has_short_hosts:
+        hosts = expr.at_creation(hosts)
     return {keys.REPLICAS: expr.template(expr.replicas()), keys.NODES: expr.template(hosts)}
 
 

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from diflow import keys, names
+from diflow import Task, keys, names
 from diflow.conformance import reading
 from diflow.kube.kinds import TOKEN_REVIEW
 from diflow.state.observe import observe
 from diflow.state.roster import roster
 from diflow.state.status import derive
-from tests.builders import job, task
+from tests.builders import job, task, template
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.live import Live, pod_name
 
@@ -97,6 +97,20 @@ def test_argos_expressions_give_the_roster_that_the_library_computes(either: Liv
         ]  # fmt: skip
 
 
+def test_a_long_list_of_hosts_is_in_a_pod_and_not_in_its_copy_of_the_template(either: Live) -> None:
+    """The expression of the list has a value only where Argo substitutes the pod that it creates."""
+    name = submit(either, workers=2, most=300)
+    people = roster(name, either.namespace, {"evaluator": 1, "worker": 2}, short=True)
+    first = running(either, name, ("worker", 1))
+    either.kubectl("delete", "pod", pod_name(first), "--wait=false")
+    for pod in (first, running(either, name, ("worker", 1), unlike=first), running(either, name, ("evaluator", 0))):
+        assert pod["metadata"]["annotations"][keys.NODES] == environment(pod)["DI_NODES"] == people.nodes
+        (copy,) = (e["value"] for e in pod["spec"]["initContainers"][0]["env"] if e["name"] == "ARGO_TEMPLATE")
+        assert keys.NODES in copy
+        assert people.nodes not in copy
+    assert either.exec(pod_name(pod), "cat", "/etc/diflow/nodes") == people.nodes
+
+
 def test_a_replica_can_prove_to_the_server_alone_whose_it_is(either: Live) -> None:
     name = submit(either)
     pod = running(either, name, ("worker", 0))
@@ -134,7 +148,7 @@ def review(live: Live, token: str, audience: str) -> dict[str, Any]:
     return dict(answer["status"])
 
 
-def submit(live: Live, *, workers: int = 1) -> str:
+def submit(live: Live, *, workers: int = 1, most: int | None = None) -> str:
     tmp: dict[str, Any] = {
         "volumes": [{"name": "tmp", "emptyDir": {}}],
         "container": {"volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]},
@@ -143,7 +157,7 @@ def submit(live: Live, *, workers: int = 1) -> str:
     return live.submit(
         job(
             task("evaluator", _WAIT, **tmp),
-            task("none", _WAIT, name="worker", replicas=workers, **tmp),
+            Task(type="none", name="worker", replicas=workers, max_replicas=most, template=template(_WAIT, **tmp)),
             name=f"members-{workers}",
         )
     )

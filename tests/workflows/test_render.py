@@ -92,8 +92,8 @@ def test_the_live_state_is_text_parameters() -> None:
 
 
 def test_a_fan_out_is_a_count_however_many_replicas() -> None:
-    few, many = workflow(task(replicas=10)), workflow(task(replicas=1_000))
-    assert named(few, "round") == named(many, "round")
+    few, many = workflow(task(replicas=300)), workflow(task(replicas=1_000))
+    assert named(few, "round") == named(many, "round") == named(workflow(task(replicas=10)), "round")
     assert len(json.dumps(many)) - len(json.dumps(few)) < 100
 
 
@@ -546,6 +546,16 @@ def test_a_long_list_of_hosts_is_evaluated_for_pods_alone() -> None:
         made(few, name)["metadata"]["annotations"].keys() == made(many, name)["metadata"]["annotations"].keys()
         for name in pods
     )
+
+
+def test_a_long_list_of_hosts_is_evaluated_when_argo_creates_the_pod() -> None:
+    few, many = (workflow(task("learner", replicas=n), task("collector"), scheduling="gang") for n in (9, 300))
+    assert "nil" not in few["spec"]["podMetadata"]["annotations"][keys.NODES]
+    hosts = made(many)["metadata"]["annotations"][keys.NODES]
+    assert hosts.startswith(r"{{=len('\\') == 2 || 'node' in $env || 'lastRetry' in $env ? nil : join(")
+    assert hosts.index("}}") == len(hosts) - 2, "Argo takes the first closing braces for the end of the expression"
+    # Argo escapes these characters in the pod's copy of its template, in which it parses the text once more.
+    assert not set('<>&"') & set(hosts)
 
 
 def test_a_task_that_may_grow_to_more_than_256_has_short_hosts_from_the_start() -> None:
