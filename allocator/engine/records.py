@@ -28,7 +28,7 @@ from diflow.state.memo import MIB, remembered
 from diflow.state.nodecheck import Record
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
-from diflow.state.parameters import ENDED, JobState
+from diflow.state.parameters import ENDED, Decision, JobState
 from diflow.state.roster import service_of
 from diflow.state.tree import Tree, read_tree
 
@@ -43,7 +43,8 @@ _IGNORED_TAINTS = frozenset(
 MOST_PREFERRED = 32
 """The most preferred terms of a template that count: each is matched against every node in each cycle."""
 _WEIGHTS = range(1, 101)
-_WITHOUT_REFERENCES = 2  # a version of marshal in which equal data has equal bytes
+WITHOUT_REFERENCES = 2
+"""A version of marshal in which equal data has equal bytes."""
 LONGEST_DESCRIPTION = 2000
 """Characters of the description in the Argo UI that are kept."""
 
@@ -293,7 +294,7 @@ def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRead]) -> Callable[[
 
 def _unreadable(obj: Mapping[str, Any], error: Exception) -> JobRead:
     """A job of which only the Workflow's identity is known. Its pods still use capacity."""
-    identity, status = _identity(obj), obj.get("status")
+    identity, status = identity_of(obj), obj.get("status")
     phase = status.get("phase") if isinstance(status, dict) else ""
     problem = f"its Workflow cannot be read ({_error_text(error)}): undo what was edited in it, or delete the job"
     has_ended = isinstance(phase, str) and phase in ENDED
@@ -347,7 +348,7 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
     job = labels.get("workflows.argoproj.io/workflow") or "" if labels.get(keys.OPERATOR) else ""
     place = parse(job, annotations.get(_NODE_NAME) or "") if job else None
     return PodRead(
-        identity=_identity(obj),
+        identity=identity_of(obj),
         job=f"{metadata.get('namespace')}/{job}" if job else "",
         owner=next(
             (o.get("uid") or "" for o in metadata.get("ownerReferences") or [] if o.get("kind") == "Workflow"), ""
@@ -451,7 +452,6 @@ def read_node(obj: Mapping[str, Any]) -> NodeRead:
 def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     """The record of a Workflow; with `problem` if it cannot be parsed."""
     state = JobState.parse(obj)
-    decision = state.decision
     base: Json = {
         "identity": Identity(state.namespace, state.workflow, state.uid, state.version),
         "created_seconds": untrusted.seconds(untrusted.sub(obj, "metadata").get("creationTimestamp")),
@@ -473,7 +473,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "parameters": state.parameters,
         "allocation": state.allocation,
         "excluded": state.excluded,
-        "decision": {"action": decision.action, "why": decision.why, "time": decision.time} if decision else {},
+        "decision": decision_of(state.decision),
     }
     if base["continued_in"]:
         return JobRead(**base, rounds=(), current="")
@@ -520,6 +520,11 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         has_short_hosts=job.has_short_hosts,
         application=application_of(obj, job) if state.is_preemptible else "",
     )
+
+
+def decision_of(said: Decision | None) -> dict[str, str]:
+    """A decision as a record has it."""
+    return {"action": said.action, "why": said.why, "time": said.time} if said else {}
 
 
 def application_of(obj: Mapping[str, Any], job: DIJob) -> str:
@@ -581,7 +586,7 @@ def _pod_of(job: DIJob, index: int, mib: int | None = None) -> tuple[Mapping[str
         containers[main] = {**containers[main], "resources": memory.with_memory(containers[main]["resources"], mib)}
     if job.monitor is not None:
         containers.append({"name": keys.MONITOR_CONTAINER, "resources": MONITOR_RESOURCES})
-    return _pod_of_task(marshal.dumps({**spec, "containers": containers}, _WITHOUT_REFERENCES))
+    return _pod_of_task(marshal.dumps({**spec, "containers": containers}, WITHOUT_REFERENCES))
 
 
 def _main(task: Task) -> Mapping[str, Any]:
@@ -638,7 +643,8 @@ def _alike(containers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ..
     return containers
 
 
-def _identity(obj: Mapping[str, Any]) -> Identity:
+def identity_of(obj: Mapping[str, Any]) -> Identity:
+    """The object that a write to this one is for."""
     metadata = obj["metadata"]
     return Identity(
         metadata.get("namespace") or "",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from diflow.allocator.engine import waiting_records
 from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, ClusterState, assemble
 from diflow.allocator.engine.control_channel import AllocatorStatus, home, read_status
 from diflow.allocator.engine.free_capacity import FreeCapacity
@@ -76,7 +77,14 @@ def look(
     nodes = [read_node(node) for node in cluster.list_all(NODE, everywhere=True)]
     pods = [read_pod(pod) for pod in cluster.list_all(POD, everywhere=True, fields=LIVE)]
     chosen = f"{MANAGED},{_NOT_COMPLETED}"
-    jobs = [read_workflow(w) for w in waiting.workflows(cluster, labels=chosen, everywhere=True, read=read)]
+    jobs = waiting.each(
+        cluster,
+        of_head=waiting_records.reader(),
+        of_workflow=read_workflow,
+        labels=chosen,
+        everywhere=True,
+        read=read,
+    )
     queues, trouble = _queues(cluster, settings)
     return see(
         assemble(

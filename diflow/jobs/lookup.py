@@ -17,6 +17,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.state import chain, status
 from diflow.state.parameters import JobState, manifest
+from diflow.state.waiting import from_metadata
 
 if TYPE_CHECKING:
     from diflow.state.status import JobStatus
@@ -114,7 +115,7 @@ def list_jobs(
 ) -> list[Job]:
     """All jobs of the namespace, or `everywhere`, the newest first. Pods are not read.
 
-    `brief`: of many gangs that wait and many ended jobs, only the metadata is read (see `waiting.workflows` and
+    `brief`: of many gangs that wait and many ended jobs, only the metadata is read (see `status.derive_waiting` and
     `status.derive_ended`). A Workflow that ran has about 80 kB, and the API server's serialisation takes most of the
     time of a long list.
     """
@@ -122,13 +123,27 @@ def list_jobs(
     chosen = f"{keys.MANAGED},{labels}" if labels else keys.MANAGED
     where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
     ended: list[Job] = []
+    waits: dict[str, JobStatus] = {}
     heads = cluster.list_all(WORKFLOW, labels=chosen, metadata_only=True, **where) if brief else []
     if len(heads) > _MANY:
         derived = ((head, status.derive_ended(head)) for head in heads)
         ended = [Job(head, (), found) for head, found in derived if found is not None]
         over = {job.workflow["metadata"]["uid"] for job in ended}
         heads = [head for head in heads if head["metadata"]["uid"] not in over]
-        workflows = waiting.workflows(cluster, labels=f"{chosen},{_NOT_COMPLETED}", heads=heads, **where)
+
+        def of_head(head: dict[str, Any]) -> dict[str, Any]:
+            if (known := status.derive_waiting(head)) is not None:
+                waits[head["metadata"]["uid"]] = known
+            return from_metadata(head)
+
+        workflows = waiting.each(
+            cluster,
+            of_head=of_head,
+            of_workflow=lambda workflow: workflow,
+            labels=f"{chosen},{_NOT_COMPLETED}",
+            heads=heads,
+            **where,
+        )
         # The others have ended since their metadata was read, or have labels of Argo that somebody changed.
         read = {workflow["metadata"]["uid"] for workflow in workflows}
         left = [head for head in heads if head["metadata"]["uid"] not in read]
@@ -138,7 +153,11 @@ def list_jobs(
     known = {workflow["metadata"]["uid"] for workflow in workflows}
     ended = [job for job in ended if job.workflow["metadata"]["uid"] not in known]
     present = {w["metadata"]["uid"] for w in chain.newest([*workflows, *(job.workflow for job in ended)])}
-    jobs = [Job(w, (), status.derive(w)) for w in workflows if w["metadata"]["uid"] in present]
+    jobs = [
+        Job(w, (), waits.get(w["metadata"]["uid"]) or status.derive(w))
+        for w in workflows
+        if w["metadata"]["uid"] in present
+    ]
     jobs += [job for job in ended if job.workflow["metadata"]["uid"] in present]
     # A DIJob and a Workflow of its name that it does not own are two jobs: the DIJob has failed for that reason.
     owners = {dijobs.owner(job.workflow)[1] for job in jobs}

@@ -7,8 +7,8 @@ replicas that were requested since (`keys.REQUESTED`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from diflow import keys
 from diflow.kube.kinds import WORKFLOW
@@ -19,21 +19,30 @@ if TYPE_CHECKING:
     from diflow.kube.api import Cluster
 
 Object = dict[str, Any]
+Result = TypeVar("Result")
 
 _WAITS: Final = f"{keys.ADMITTED}=false"
 _OTHERS: Final = f"{keys.ADMITTED}!=false"
 
 
-def workflows(
+def workflows(cluster: Cluster, **selection: Any) -> list[Object]:
+    """All Workflows as `each` reads them; those of gangs that wait have no templates, and a status without nodes."""
+    return each(cluster, of_head=from_metadata, of_workflow=lambda workflow: workflow, **selection)
+
+
+def each(
     cluster: Cluster,
     *,
+    of_head: Callable[[Object], Result],
+    of_workflow: Callable[[Object], Result],
     labels: str,
     namespace: str | None = None,
     everywhere: bool = False,
     heads: Sequence[Object] | None = None,
     read: Sequence[Object] = (),
-) -> list[Object]:
-    """All Workflows with these labels; those of gangs that wait have no templates, and a status without nodes.
+) -> list[Result]:
+    """What these functions make of the Workflows with these labels: `of_head` from the metadata of a gang that waits,
+    `of_workflow` from all others.
 
     What somebody wrote into the parameters of such a gang by hand is not seen before its admission. `heads`: the
     metadata of all, if it was just read; `read`: Workflows that were just read as a whole.
@@ -51,7 +60,8 @@ def workflows(
     known = {workflow["metadata"].get("uid") for workflow in full}
     whole = {workflow["metadata"].get("uid"): workflow for workflow in read}
     waits = ((head["metadata"].get("uid"), head) for head in heads)
-    return [*(whole.get(uid) or from_metadata(head) for uid, head in waits if uid not in known), *full]
+    found = [of_workflow(whole[uid]) if uid in whole else of_head(head) for uid, head in waits if uid not in known]
+    return [*found, *map(of_workflow, full)]
 
 
 def _has_places(head: Mapping[str, Any]) -> bool:

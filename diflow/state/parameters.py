@@ -274,7 +274,7 @@ def _frame(workflow: Object) -> _Fields:
         continues_uid=before_uid,
         continued_in=chain.continued_in(workflow),
         allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
-        decision=_decision(annotations.get(keys.DECISION)),
+        decision=decision_of(annotations.get(keys.DECISION)),
         health=HealthState.parse(annotations.get(keys.HEALTH)),
         excluded=Exclusions.parse(annotations.get(keys.EXCLUDED)),
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
@@ -625,7 +625,8 @@ def _is_count(value: Any) -> TypeGuard[int]:
     return untrusted.is_count(value, most=MOST_REPLICAS)
 
 
-def _decision(given: Any) -> Decision | None:
+def decision_of(given: Any) -> Decision | None:
+    """The decision in the annotation; None if there is none, or if it is not valid."""
     said = untrusted.mapping(given, most_brackets=untrusted.FEW)
     why = untrusted.string(said.get("why"), most=_LONGEST_WHY)
     if not why:

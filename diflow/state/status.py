@@ -25,7 +25,7 @@ from typing import Any, Final
 from diflow import keys
 from diflow.state import chain, messages, untrusted
 from diflow.state.observe import Attempt, Object, Observation, observe
-from diflow.state.parameters import JobState
+from diflow.state.parameters import JobState, submitted_replicas
 from diflow.state.timeline import PHASES, Phase, history
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "derive",
     "derive_ended",
     "derive_seen",
+    "derive_waiting",
     "is_job",
     "unknown",
 ]
@@ -192,6 +193,23 @@ def derive_ended(workflow: Object) -> JobStatus | None:
         replicas=sum(task.replicas for task in JobState.parse(workflow).tasks),
         restarts=None,
         reschedules=None,
+    )
+
+
+def derive_waiting(head: Object) -> JobStatus | None:
+    """The status of a gang that waits for its first admission, from its Workflow's metadata alone and without the
+    reason; None for one that has to be read as a whole."""
+    annotations = untrusted.sub(head, "metadata", "annotations")
+    replicas = submitted_replicas(head)
+    if not replicas or keys.REQUESTED in annotations or keys.HISTORY_BEFORE in annotations:
+        return None
+    return JobStatus(
+        phase="Pending",
+        reason=_reason("Pending"),
+        message="",
+        replicas=sum(replicas.values()),
+        restarts=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
+        reschedules=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task, keys
+from diflow.allocator.engine import waiting_records
 from diflow.allocator.engine.records import read_workflow
 from diflow.jobs import lookup, waiting
 from diflow.kube.api import Cluster
@@ -187,3 +188,81 @@ def admitted(name: str, *, uid: str = METADATA["uid"]) -> dict[str, Any]:
     made["metadata"]["uid"] = uid
     made["metadata"]["labels"][keys.ADMITTED] = "true"
     return made
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"annotations": {keys.DECISION: DECISION}},
+        {"annotations": {keys.HELD: "true"}},
+        {"annotations": {keys.BOUNDS: "{"}},
+        {"annotations": {keys.RESTARTS_BEFORE: "3", keys.ROUNDS_BEFORE: "2"}},
+        {"annotations": {keys.RESTARTS_BEFORE: "-1", keys.ROUNDS_BEFORE: "x"}},
+        {"annotations": {keys.CONTINUED_IN: "other"}},
+        {"annotations": {keys.HEALTH: "{}", keys.EXCLUDED: "{}", keys.ALLOCATION: "{}"}},
+        {"annotations": {keys.REQUESTED: '{"collector":5}'}},
+        {"annotations": {keys.REQUESTED: "x" * 200_000}},
+        {"annotations": {keys.HISTORY_BEFORE: '{"phases":[["Running","2026-11-20T09:00:00Z",""]]}'}},
+        {"annotations": {keys.DIJOB: "{"}},
+        {"annotations": {keys.DIJOB: '{"spec":{"tasks":[{"name":"a","replicas":100000000}]}}'}},
+        {"annotations": {keys.DIJOB: '{"spec":{"tasks":[{"name":"a","replicas":1}],"priority":7}}'}},
+    ],
+)
+def test_a_brief_list_shows_of_a_gang_that_waits_what_its_whole_workflow_shows(
+    metadata: dict[str, Any], diflow: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diflow.prepare()
+    diflow.api.add(WORKFLOW, submitted(**metadata))
+    listed = []
+    for most in (1000, 0):
+        monkeypatch.setattr(lookup, "_MANY", most)
+        listed.append(diflow("list").out)
+    assert listed[0] == listed[1]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"annotations": {keys.DECISION: DECISION, keys.DESCRIPTION: "waits"}},
+        {"annotations": {keys.DECISION: "{", keys.DESCRIPTION: "x" * 5000}},
+        {"annotations": {keys.HELD: "true"}},
+        {"annotations": {keys.BOUNDS: '{"collector":{"min":1,"max":5}}'}},
+        {"annotations": {keys.REQUESTED: "{"}},
+        {"annotations": {keys.CONTINUED_IN: "other"}},
+        {"annotations": {keys.DIJOB: "{"}},
+        {"annotations": {keys.DIJOB: '{"spec":{"tasks":[{"name":"A b","replicas":1}]}}'}},
+        {"labels": {keys.CHAIN: "first", keys.QUEUE: "blue"}},
+        {"labels": {keys.PREEMPTIBLE: "false"}},
+    ],
+)
+def test_a_record_is_the_same_after_other_gangs_were_read(metadata: dict[str, Any]) -> None:
+    read = waiting_records.reader()
+    heads = [head(submitted("first"))]
+    for name in ("other", "third", "longer-name"):
+        heads.append(head(submitted(name, **metadata)))
+        heads[-1]["metadata"] |= {"uid": name, "resourceVersion": name, "creationTimestamp": "2026-11-21T10:00:00Z"}
+    for found in (*heads, *heads):
+        assert read(found) == read_workflow(from_metadata(found))
+
+
+@pytest.mark.parametrize("name", ["Other", "oth r", "other\\n", "-othe"])
+def test_a_job_of_an_invalid_name_is_held_after_an_equal_one_was_read(name: str) -> None:
+    read = waiting_records.reader()
+    valid, edited = head(submitted("other")), head(submitted("other"))
+    annotations = edited["metadata"]["annotations"]
+    annotations[keys.DIJOB] = annotations[keys.DIJOB].replace('"name":"other"', f'"name":"{name}"')
+    assert not read(valid).problem
+    assert read(edited).problem == read_workflow(from_metadata(edited)).problem != ""
+
+
+@pytest.mark.parametrize("hostile", [{}, {"metadata": []}, {"metadata": {"annotations": 7}}, {"metadata": {}}])
+def test_metadata_of_another_form_is_read_as_before(hostile: dict[str, Any]) -> None:
+    def result(read: Any) -> Any:
+        try:
+            return read(hostile)
+        except Exception as error:
+            return repr(error)
+
+    assert result(waiting_records.reader()) == result(lambda found: read_workflow(from_metadata(found)))
