@@ -38,6 +38,9 @@ _READ_MARGIN_SECONDS: Final = 2.0
 _BACKOFF_SECONDS: Final = (0.5, 30.0)
 _READ_TRIES: Final = 3
 _PAGE: Final = 200
+_METADATA_PAGE: Final = 10_000
+"""Metadata is small, and an API server that has the first page in memory may read the next ones from etcd, with the
+whole objects: fifty pages took six times as long as one."""
 _JSON: Final = "application/json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _ONE_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -147,8 +150,9 @@ class Cluster:
 
     def snapshot(self, kind: Kind, **listing: Unpack[Listing]) -> tuple[list[Json], str]:
         """As `list_all`, with the resourceVersion to watch from."""
+        size = listing.get("limit") or (_METADATA_PAGE if listing.get("metadata_only") else _PAGE)
         try:
-            return self._listed(kind, listing.get("limit") or _PAGE, **listing)
+            return self._listed(kind, size, **listing)
         except GoneError:  # the continue token expired while the pages were read: once more, as one page
             return self._listed(kind, 0, **listing)
 
