@@ -85,10 +85,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Retry tests on a cluster once, measure no slow test, and let no process wait for a cluster needlessly."""
     for item in items:
         # One probe serves all tests of its findings, and has a retry of its own.
-        if _is_live(item) and "findings" not in item.fixturenames:  # type: ignore[attr-defined]
+        if _is_live(item) and not _probes(item):
             item.add_marker(pytest.mark.flaky(reruns=1))
-        # Measuring coverage doubles the time of code that computes for minutes; the short tests reach the same lines.
-        if _is_slow(item):
+        # Measuring coverage doubles the processor time of what is measured. The short tests without a cluster reach the
+        # lines that all tests reach, but for a few and for the probe of Argo: the coverage is at least what they show.
+        if _is_slow(item) or (_is_live(item) and not _probes(item)):
             item.add_marker(pytest.mark.no_cover)
     places = {item: _place(item) for item in items}  # also here, as xdist does not show an error of its processes
     # In parallel, the short tests run last, and keep all processes busy; in one process, while clusters start.
@@ -175,6 +176,11 @@ def _place(item: pytest.Item) -> int:
 
 def _is_live(item: pytest.Item) -> bool:
     return item.get_closest_marker("cluster") is not None
+
+
+def _probes(item: pytest.Item) -> bool:
+    """Whether it is about what the conformance probe finds."""
+    return "findings" in item.fixturenames  # type: ignore[attr-defined]
 
 
 def _is_slow(item: pytest.Item) -> bool:
