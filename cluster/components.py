@@ -151,6 +151,9 @@ def _controller_manager(plan: Plan) -> Component:
         "--use-service-account-credentials=true",
         "--leader-elect=false",
         "--bind-address=127.0.0.1",
+        # With a thousand pods behind one Service, a write of its addresses for each pod takes most of a processor.
+        "--endpoint-updates-batch-period=500ms",
+        "--endpointslice-updates-batch-period=500ms",
         # Volumes for claims of the default StorageClass: folders of the host; see namespace.py.
         "--enable-hostpath-provisioner=true",
     )
