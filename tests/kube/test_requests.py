@@ -73,6 +73,14 @@ def test_a_list_whose_place_is_forgotten_between_pages_is_read_again_in_one_piec
     assert len(api.cluster().list_all(POD)) == 7
 
 
+def test_metadata_is_listed_in_one_page_where_whole_objects_are_listed_in_many(api: FakeApi) -> None:
+    cluster = api.cluster()
+    cluster.list_all(WORKFLOW)
+    cluster.list_all(WORKFLOW, metadata_only=True)
+    cluster.list_all(WORKFLOW, metadata_only=True, limit=5)
+    assert [r.query["limit"] for r in api.requests] == ["200", "10000", "5"]
+
+
 def test_metadata_alone_is_asked_for_when_it_is_enough(api: FakeApi) -> None:
     api.cluster().list_all(WORKFLOW, metadata_only=True)
     assert "PartialObjectMetadataList" in api.requests[0].headers["Accept"]
