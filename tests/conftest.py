@@ -85,11 +85,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Retry tests on a cluster once, measure no slow test, and let no process wait for a cluster needlessly."""
     for item in items:
         # One probe serves all tests of its findings, and has a retry of its own.
-        if _is_live(item) and not _probes(item):
+        runs_jobs = _is_live(item) and not _probes(item)
+        if runs_jobs:
             item.add_marker(pytest.mark.flaky(reruns=1))
         # Measuring coverage doubles the processor time of what is measured. The short tests without a cluster reach the
         # lines that all tests reach, but for a few and for the probe of Argo: the coverage is at least what they show.
-        if _is_slow(item) or (_is_live(item) and not _probes(item)):
+        if _is_slow(item) or runs_jobs:
             item.add_marker(pytest.mark.no_cover)
     places = {item: _place(item) for item in items}  # also here, as xdist does not show an error of its processes
     # In parallel, the short tests run last, and keep all processes busy; in one process, while clusters start.

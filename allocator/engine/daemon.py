@@ -105,8 +105,8 @@ class Allocator:
         self._wake = threading.Condition()
         self._reasons = Reasons()
         self._in_trouble = False
-        self.woke = clock()
         self._took = 0.0  # seconds of the last cycle
+        self.woke = clock()
         """When the loop last made progress, on the clock: for health checks."""
         self.seal = Seal(cluster, namespace=settings.namespace)
         self.caches = Caches(cluster, settings, on_change=self._on_cache_change, seal=self.seal, **(reflecting or {}))

@@ -473,7 +473,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "parameters": state.parameters,
         "allocation": state.allocation,
         "excluded": state.excluded,
-        "decision": decision_of(state.decision),
+        "decision": decision_fields(state.decision),
     }
     if base["continued_in"]:
         return JobRead(**base, rounds=(), current="")
@@ -522,7 +522,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     )
 
 
-def decision_of(said: Decision | None) -> dict[str, str]:
+def decision_fields(said: Decision | None) -> dict[str, str]:
     """A decision as a record has it."""
     return {"action": said.action, "why": said.why, "time": said.time} if said else {}
 

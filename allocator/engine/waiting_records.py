@@ -15,7 +15,7 @@ from diflow.allocator.engine.records import (
     LONGEST_DESCRIPTION,
     WITHOUT_REFERENCES,
     JobRead,
-    decision_of,
+    decision_fields,
     identity_of,
     read_workflow,
 )
@@ -70,6 +70,6 @@ def _with_own(like: JobRead, head: Mapping[str, Any]) -> JobRead:
         identity=identity_of(head),
         created_seconds=untrusted.seconds(metadata.get("creationTimestamp")),
         name=chain.job_name(head),
-        decision=decision_of(parameters.decision_of(annotations.get(keys.DECISION))),
+        decision=decision_fields(parameters.decision_of(annotations.get(keys.DECISION))),
         description=untrusted.string(annotations.get(keys.DESCRIPTION), most=LONGEST_DESCRIPTION),
     )

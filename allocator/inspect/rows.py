@@ -244,8 +244,7 @@ def _job(job: Job, share: float, left_out: str = "") -> JobRow:
     granted = sum(read.running(role.name) for role in read.roles) if placed else 0
     live = [pod for pod in job.pods if not pod.is_terminating]
     observed = sum(pod.phase == "Running" for pod in live)
-    members = ((role.name, i) for role in read.roles for i in range(read.running(role.name)) if granted)
-    done = sum(read.tree.finished(read.member(*member)) for member in members)
+    done = sum(read.tree.finished(member) for _, _, member in job.members()) if granted else 0
     said = read.decision if read.decision.get("action") != "keep" else {}
     why, state = str(said.get("why") or ""), "running" if granted and observed + done >= granted else "starting"
     if why.startswith(STARTS) and state == "running":

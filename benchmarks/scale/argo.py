@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import live, resizing
-from benchmarks.scale.common import PHASE, Json, fake_nodes, fake_template, say
+from benchmarks.scale.common import PHASE, Json, controller_restarts, fake_nodes, fake_template, say
 from benchmarks.watching import Watch
 from diflow import DIJob, Task, keys
 from diflow.kube.api import Cluster
@@ -113,10 +113,8 @@ def _set(found: TestCluster, variant: Variant) -> None:
         "env": [{"name": "DEFAULT_REQUEUE_TIME", "value": variant.requeue}],
     }
     body = {"spec": {"template": {"spec": {"containers": [patch]}}}}
-    deployment = ("deployment/workflow-controller", "-n", "argo")
-    found.kubectl("patch", *deployment, "--type=strategic", "-p", json.dumps(body))
-    found.kubectl("rollout", "status", *deployment, "--timeout=280s")
-    time.sleep(20)  # until it has looked at all Workflows once
+    found.kubectl("patch", "deployment/workflow-controller", "-n", "argo", "--type=strategic", "-p", json.dumps(body))
+    controller_restarts(found)
 
 
 def _controller(found: TestCluster, api: Cluster, namespace: str) -> tuple[float, float, float]:

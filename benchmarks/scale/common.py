@@ -45,6 +45,12 @@ def fake_nodes(found: TestCluster, count: int) -> None:
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
+def controller_restarts(found: TestCluster) -> None:
+    """Wait for Argo's controller after a change of its Deployment."""
+    found.kubectl("rollout", "status", "deployment/workflow-controller", "-n", "argo", "--timeout=280s")
+    time.sleep(30)  # until it has the Lease of the one before, and has looked at all Workflows once
+
+
 def fake_template(seconds: float, cpu: str = "1") -> Json:
     """A pod template for fake nodes; kwok ends the pod after `seconds`."""
     made = template(

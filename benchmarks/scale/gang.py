@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from benchmarks import live
 from benchmarks.figures import Figure
-from benchmarks.scale.common import Json, allocator, fake_nodes, fake_template, say
+from benchmarks.scale.common import Json, allocator, controller_restarts, fake_nodes, fake_template, say
 from benchmarks.watching import Watch
 from diflow import DIJob, Task, keys
 from diflow.kube.api import Cluster
@@ -76,15 +76,13 @@ def _settings_of_large_jobs(found: TestCluster) -> Iterator[None]:
             item = item[field]
         before[kind, name] = [{"op": "replace", "path": path, "value": item}]
         found.kubectl("patch", kind, name, "-n", "argo", "--patch-file", str(ROOT / "manifests" / "argo" / file))
-    rollout = ("rollout", "status", "deployment/workflow-controller", "-n", "argo", "--timeout=280s")
-    found.kubectl(*rollout)
-    time.sleep(30)  # until it has the Lease of the one before
+    controller_restarts(found)
     try:
         yield
     finally:
         for (kind, name), patch in before.items():
             found.kubectl("patch", kind, name, "-n", "argo", "--type=json", "-p", json.dumps(patch))
-        found.kubectl(*rollout)
+        controller_restarts(found)
 
 
 def _submitted(replicas: int) -> Json:

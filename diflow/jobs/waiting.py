@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from diflow import keys
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import untrusted
-from diflow.state.waiting import from_metadata
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -23,11 +22,6 @@ Result = TypeVar("Result")
 
 _WAITS: Final = f"{keys.ADMITTED}=false"
 _OTHERS: Final = f"{keys.ADMITTED}!=false"
-
-
-def workflows(cluster: Cluster, **selection: Any) -> list[Object]:
-    """All Workflows as `each` reads them; those of gangs that wait have no templates, and a status without nodes."""
-    return each(cluster, of_head=from_metadata, of_workflow=lambda workflow: workflow, **selection)
 
 
 def each(

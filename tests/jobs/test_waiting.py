@@ -37,6 +37,11 @@ def submitted(name: str = "job", **metadata: Any) -> dict[str, Any]:
     return made
 
 
+def workflows(cluster: Cluster, **selection: Any) -> list[dict[str, Any]]:
+    """The Workflows; those of gangs that wait have no templates, and a status without nodes."""
+    return waiting.each(cluster, of_head=from_metadata, of_workflow=lambda workflow: workflow, **selection)
+
+
 def head(workflow: dict[str, Any]) -> dict[str, Any]:
     return {key: workflow[key] for key in ("apiVersion", "kind", "metadata")}
 
@@ -145,7 +150,7 @@ def test_a_gang_that_is_admitted_between_the_two_requests_is_read_once(diflow: C
             diflow.api.add(WORKFLOW, admitted("job"))
 
     diflow.api.rule(admits)
-    (found,) = waiting.workflows(
+    (found,) = workflows(
         Cluster.connect(kubeconfig=str(diflow.kubeconfig)), labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
     )
     assert found["spec"]["templates"]
@@ -155,7 +160,7 @@ def test_a_gang_that_was_resumed_and_placed_is_read_as_a_whole(diflow: Cli) -> N
     diflow.prepare()
     resumed = submitted("job", annotations={keys.ALLOCATION: '{"round":"1","nodes":{"learner":["a"]}}'})
     diflow.api.add(WORKFLOW, resumed)
-    (found,) = waiting.workflows(
+    (found,) = workflows(
         Cluster.connect(kubeconfig=str(diflow.kubeconfig)), labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
     )
     assert found["spec"]["templates"]
@@ -169,14 +174,14 @@ def test_a_gang_that_was_resumed_costs_other_namespaces_nothing(diflow: Cli) -> 
     diflow.api.add(WORKFLOW, resumed)
     diflow.api.add(WORKFLOW, other, namespace="team")
     cluster = Cluster.connect(kubeconfig=str(diflow.kubeconfig))
-    found = waiting.workflows(cluster, labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}", everywhere=True)
+    found = workflows(cluster, labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}", everywhere=True)
     assert {w["metadata"]["name"]: "templates" in w["spec"] for w in found} == {"job": True, "other": False}
 
 
 def test_a_workflow_that_was_just_read_is_not_replaced(diflow: Cli) -> None:
     diflow.prepare()
     whole = diflow.api.add(WORKFLOW, submitted("job"))
-    assert waiting.workflows(
+    assert workflows(
         Cluster.connect(kubeconfig=str(diflow.kubeconfig)),
         labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}",
         read=[whole],
