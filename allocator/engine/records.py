@@ -10,6 +10,7 @@ import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
+from itertools import islice
 from typing import Any
 
 from diflow import amounts, bounds, keys
@@ -36,6 +37,8 @@ Json = dict[str, Any]
 
 _NODE_NAME = "workflows.argoproj.io/node-name"
 _LONGEST_REASON = 60
+_LONGEST_NAME = 63
+_MOST_CONTAINERS = 256
 _MAIN = "main"  # Argo's name of the main container
 _IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
@@ -89,7 +92,7 @@ class PodRead:
     is_refused: bool = False
     """kube-scheduler has tried to bind it and found no node."""
     containers: tuple[tuple[str, str], ...] = ()
-    """(name, image) of each container in the pod's status."""
+    """(name, image) of each container in the status of a job's pod. A long image is truncated."""
     has_run: bool = True
     """A container was started, by the pod's status: it may have something to save."""
     memory: int = 0
@@ -365,9 +368,7 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
         rank=_kept(annotations.get(keys.RANK), place),
         replicas=_kept(annotations.get(keys.REPLICAS), place),
         is_refused=any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
-        containers=_alike(
-            tuple((c.get("name") or "", c.get("image") or "") for c in status.get("containerStatuses") or [])
-        ),
+        containers=_containers(status) if place is not None else (),
         has_run=_has_run(status),
         memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if place is not None else 0,
         created=untrusted.seconds(metadata.get("creationTimestamp")),
@@ -637,7 +638,14 @@ def _shared(values: Mapping[str, int]) -> Mapping[str, int]:
     return _interned(tuple(sorted(values.items())))
 
 
-@lru_cache(maxsize=4096)
+def _containers(status: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The name and the image of each container, without an image that is too long."""
+    found = islice(untrusted.mappings(status.get("containerStatuses")), _MOST_CONTAINERS)
+    read = ((untrusted.string(c.get("name"), most=_LONGEST_NAME), c.get("image")) for c in found)
+    return _alike(tuple((name, untrusted.string(image, most=bounds.LONGEST_IMAGE)) for name, image in read))
+
+
+@remembered(most_bytes=16 * MIB, size=lambda items: 200 + sum(200 + len(a) + len(b) for a, b in items))
 def _alike(containers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """One shared object for all equal tuples."""
     return containers

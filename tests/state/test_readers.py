@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from diflow import keys
 from diflow.allocator.engine.records import JobRead
 from diflow.allocator.engine.records import read_workflow as allocators
 from diflow.errors import DiflowError, InvalidError
@@ -202,3 +203,17 @@ def test_what_diflow_writes_into_pods_is_not_kept_of_the_pods_of_others() -> Non
     text = {"diflow/nodes": "x" * 250_000, "diengine/rank": "y" * 250_000}
     pod = {"metadata": {"name": "p", "namespace": "ns", "annotations": text}, "spec": {}, "status": {}}
     assert (read_pod(pod).nodes, read_pod(pod).rank) == ("", "")
+
+
+@pytest.mark.parametrize("of_job", [True, False])
+def test_the_containers_of_a_pod_are_kept_in_bounds(of_job: bool) -> None:
+    from diflow.allocator.engine.records import read_pod
+
+    node = {"workflows.argoproj.io/node-name": "j.round(0:1).w(0:0)(0).w(0)"}
+    labels = {"workflows.argoproj.io/workflow": "j", keys.OPERATOR: "diflow"} if of_job else {}
+    statuses = [{"name": f"c{index}", "image": "x" * 500_000} for index in range(1000)]
+    status = {"containerStatuses": statuses}
+    pod = {"metadata": {"name": "p", "namespace": "ns", "annotations": node, "labels": labels}, "status": status}
+    read = read_pod(pod).containers
+    assert len(read) == (256 if of_job else 0)
+    assert all(len(name) + len(image) < 600 for name, image in read)
