@@ -8,11 +8,14 @@ replicas that were requested since (`keys.REQUESTED`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from diflow import keys
+from diflow.errors import NotFoundError
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import untrusted
+from diflow.state.allocation import Allocation
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -22,6 +25,8 @@ Result = TypeVar("Result")
 
 _WAITS: Final = f"{keys.ADMITTED}=false"
 _OTHERS: Final = f"{keys.ADMITTED}!=false"
+_FEW: Final = 50
+"""The most Workflows that are read one by one."""
 
 
 def each(
@@ -38,7 +43,8 @@ def each(
     """What these functions make of the Workflows with these labels: `of_head` from the metadata of a gang that waits,
     `of_workflow` from all others.
 
-    What somebody wrote into the parameters of such a gang by hand is not seen before its admission. `heads`: the
+    What somebody wrote into the parameters of such a gang by hand is not seen before its admission, nor is the number
+    of replicas of a place that it lost before. `heads`: the
     metadata of all, if it was just read; `read`: Workflows that were just read as a whole.
     """
     where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
@@ -47,10 +53,7 @@ def each(
         heads = cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", metadata_only=True, **where)
     heads = [head for head in heads if untrusted.sub(head, "metadata", "labels").get(keys.ADMITTED) == "false"]
     full = cluster.list_all(WORKFLOW, labels=f"{labels},{_OTHERS}", **where)
-    # Somebody resumed these (`argo resume`), so they have pods without an admission. Only their namespaces are read as
-    # a whole: everybody can write this annotation.
-    for resumed in sorted({str(head["metadata"].get("namespace") or "") for head in heads if _has_places(head)}):
-        full += cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", namespace=resumed)
+    full += _placed(cluster, heads, labels)
     known = {workflow["metadata"].get("uid") for workflow in full}
     whole = {workflow["metadata"].get("uid"): workflow for workflow in read}
     waits = ((head["metadata"].get("uid"), head) for head in heads)
@@ -58,5 +61,26 @@ def each(
     return [*found, *map(of_workflow, full)]
 
 
+def _placed(cluster: Cluster, heads: Sequence[Object], labels: str) -> list[Object]:
+    """The Workflows of the gangs that have places: these wait for other pods to end, or somebody resumed them (`argo
+    resume`), so that they have pods without an admission."""
+    placed = [head["metadata"] for head in heads if _has_places(head)]
+    if len(placed) > _FEW:  # only their namespaces are read as a whole: everybody can write this annotation
+        namespaces = sorted({str(metadata.get("namespace") or "") for metadata in placed})
+        return [
+            workflow
+            for namespace in namespaces
+            for workflow in cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", namespace=namespace)
+        ]
+    out = []
+    for metadata in placed:
+        with suppress(NotFoundError):
+            workflow = cluster.get(WORKFLOW, metadata["name"], namespace=metadata.get("namespace"))
+            if workflow["metadata"].get("uid") == metadata.get("uid"):
+                out.append(workflow)
+    return out
+
+
 def _has_places(head: Mapping[str, Any]) -> bool:
-    return keys.ALLOCATION in untrusted.sub(head, "metadata", "annotations")
+    allocation = Allocation.parse(untrusted.sub(head, "metadata", "annotations").get(keys.ALLOCATION))
+    return allocation is not None and allocation.is_placed

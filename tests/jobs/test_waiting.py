@@ -46,6 +46,7 @@ def head(workflow: dict[str, Any]) -> dict[str, Any]:
     return {key: workflow[key] for key in ("apiVersion", "kind", "metadata")}
 
 
+PLACED = '{"round":"1","nodes":{"learner":["a"]}}'
 DECISION = json.dumps({"action": "wait", "why": "2 fit, 4 are needed", "time": "2026-11-20T10:00:05Z"})
 
 
@@ -158,7 +159,7 @@ def test_a_gang_that_is_admitted_between_the_two_requests_is_read_once(diflow: C
 
 def test_a_gang_that_was_resumed_and_placed_is_read_as_a_whole(diflow: Cli) -> None:
     diflow.prepare()
-    resumed = submitted("job", annotations={keys.ALLOCATION: '{"round":"1","nodes":{"learner":["a"]}}'})
+    resumed = submitted("job", annotations={keys.ALLOCATION: PLACED})
     diflow.api.add(WORKFLOW, resumed)
     (found,) = workflows(
         Cluster.connect(kubeconfig=str(diflow.kubeconfig)), labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
@@ -166,9 +167,43 @@ def test_a_gang_that_was_resumed_and_placed_is_read_as_a_whole(diflow: Cli) -> N
     assert found["spec"]["templates"]
 
 
-def test_a_gang_that_was_resumed_costs_other_namespaces_nothing(diflow: Cli) -> None:
+@pytest.mark.parametrize("allocation", ["{}", "{", '{"round":"1","nodes":{}}', '{"round":"1","nodes":{"learner":[]}}'])
+def test_a_gang_that_lost_its_place_is_read_from_its_metadata(diflow: Cli, allocation: str) -> None:
     diflow.prepare()
-    resumed = submitted("job", annotations={keys.ALLOCATION: "{}"})
+    diflow.api.add(WORKFLOW, submitted("job", annotations={keys.ALLOCATION: allocation}))
+    (found,) = workflows(
+        Cluster.connect(kubeconfig=str(diflow.kubeconfig)), labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
+    )
+    assert "templates" not in found["spec"]
+
+
+def test_few_gangs_with_places_are_read_one_by_one(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.add(WORKFLOW, submitted("job", annotations={keys.ALLOCATION: PLACED}))
+    for name, annotations in (("gone", {keys.ALLOCATION: PLACED}), ("other", {})):
+        made = submitted(name, annotations=annotations)
+        made["metadata"]["uid"] = name
+        diflow.api.add(WORKFLOW, made)
+
+    def deletes(request: Request) -> None:
+        if f"{keys.ADMITTED}!=false" in request.query.get("labelSelector", ""):
+            diflow.api.objects[WORKFLOW.path("default")].pop("gone", None)
+
+    diflow.api.rule(deletes)
+    found = workflows(
+        Cluster.connect(kubeconfig=str(diflow.kubeconfig)), labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
+    )
+    assert {w["metadata"]["name"]: "templates" in w["spec"] for w in found} == {
+        "job": True,
+        "gone": False,
+        "other": False,
+    }
+
+
+def test_many_gangs_with_places_cost_other_namespaces_nothing(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_FEW", 0)
+    diflow.prepare()
+    resumed = submitted("job", annotations={keys.ALLOCATION: PLACED})
     other = submitted("other")
     other["metadata"] |= {"namespace": "team", "uid": "u-2"}
     diflow.api.add(WORKFLOW, resumed)
