@@ -39,8 +39,7 @@ _BACKOFF_SECONDS: Final = (0.5, 30.0)
 _READ_TRIES: Final = 3
 _PAGE: Final = 200
 _METADATA_PAGE: Final = 10_000
-"""Metadata is small, and controllers list whole objects without a limit. It seems that an API server reads the pages
-after the first one from etcd, with the whole objects: fifty pages took six times as long as one."""
+"""One page for most clusters: fifty pages of the metadata of 10,000 Workflows took six times as long as one."""
 _JSON: Final = "application/json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _ONE_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"

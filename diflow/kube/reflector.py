@@ -37,7 +37,7 @@ _BACKOFF_SECONDS: Final = (0.5, 30.0)
 _LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
 # A stream that lasted this long was healthy: its end is counted as a first failure.
 _HEALTHY_SECONDS: Final = 60.0
-# Small beside the 500 of client-go: a page of Workflows may have 100 KiB in each.
+# Small beside the 500 of client-go: a page of Workflows may have 100 KiB in each, and metadata as much as 256 KiB.
 _PAGE: Final = 100
 
 

@@ -180,8 +180,8 @@ def test_a_gang_that_lost_its_place_is_read_from_its_metadata(diflow: Cli, alloc
 def test_few_gangs_with_places_are_read_one_by_one(diflow: Cli) -> None:
     diflow.prepare()
     diflow.api.add(WORKFLOW, submitted("job", annotations={keys.ALLOCATION: PLACED}))
-    for name, annotations in (("gone", {keys.ALLOCATION: PLACED}), ("other", {})):
-        made = submitted(name, annotations=annotations)
+    for name, given in (("gone", {keys.ALLOCATION: PLACED}), ("other", {})):
+        made = submitted(name, annotations=given)
         made["metadata"]["uid"] = name
         diflow.api.add(WORKFLOW, made)
 
