@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from benchmarks import live
 from benchmarks.figures import Figure
@@ -70,19 +70,19 @@ def measure(*, replicas: int = 1000, fewer: int = 900) -> list[Figure]:
 def _settings_of_large_jobs(found: TestCluster) -> Iterator[None]:
     """Argo's controller with the settings of manifests/argo for jobs of hundreds of replicas; afterwards as before."""
     before = {}
-    for (kind, name), (path, file) in _SETTINGS.items():
+    for (kind, name), (path, _) in _SETTINGS.items():
         item = json.loads(found.kubectl("get", kind, name, "-n", "argo", "-o", "json"))
         for field in path.strip("/").split("/"):
-            item = item[field]
+            item = item.get(field, {})
         before[kind, name] = [{"op": "replace", "path": path, "value": item}]
-        found.kubectl("patch", kind, name, "-n", "argo", "--patch-file", str(ROOT / "manifests" / "argo" / file))
-    controller_restarts(found)
-    try:
-        yield
-    finally:
-        for (kind, name), patch in before.items():
-            found.kubectl("patch", kind, name, "-n", "argo", "--type=json", "-p", json.dumps(patch))
+    with ExitStack() as restoring:
+        restoring.callback(controller_restarts, found)
+        for (kind, name), (_, file) in _SETTINGS.items():
+            patch = json.dumps(before[kind, name])
+            restoring.callback(found.kubectl, "patch", kind, name, "-n", "argo", "--type=json", "-p", patch)
+            found.kubectl("patch", kind, name, "-n", "argo", "--patch-file", str(ROOT / "manifests" / "argo" / file))
         controller_restarts(found)
+        yield
 
 
 def _submitted(replicas: int) -> Json:
