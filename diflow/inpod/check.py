@@ -28,6 +28,7 @@ DEFAULT_SECONDS: Final = 120.0
 _LONGEST_SECONDS: Final = 3600.0
 _LOCAL_SHARE: Final = 0.3  # of the time, at most, for the node alone: it needs about 3 s
 _PEERS_SHARE: Final = 0.6  # until then the peers must have come
+_FIGURES_SHARE: Final = 0.7  # until then all is measured: soon after it is judged (nodecheck.PARTIAL_SHARE)
 _POLL_SECONDS: Final = 1.0
 _REQUESTS_PER_SECOND: Final = 25.0  # of all replicas of a job; the server takes twice as many
 _ANSWER_SECONDS: Final = 5.0
@@ -63,7 +64,12 @@ def run(
 ) -> None:
     """Measure, meet the peers, report, and wait for the answer."""
     seconds = timeout_seconds(environ)
-    until = clock() + seconds
+    began = clock()
+    until = began + seconds
+
+    def left(share: float) -> float:
+        return max(0.0, began + share * seconds - clock())
+
     place = find(environ)
     hosts = [host for host in environ.get("DI_NODES", "")[:_LONGEST_ROSTER].split(",") if host]
     rank = place.rank if place is not None and place.rank is not None and place.rank < len(hosts) else None
@@ -77,11 +83,10 @@ def run(
         outcome = measure(seconds=_LOCAL_SHARE * seconds)
         if meetings is not None:
             meetings.ready.set()
-            arrival = max(0.0, until - clock() - (1 - _PEERS_SHARE) * seconds)
-            meetings.meet(seconds=arrival)
-            meetings.await_lower(seconds=max(0.0, until - clock() - (1 - _PEERS_SHARE) * seconds))
+            meetings.meet(seconds=left(_PEERS_SHARE))
+            meetings.await_lower(seconds=left(_PEERS_SHARE))
             outcome.figures |= meetings.figures()
-        found = accelerator.measure(environ, rank or 0, hosts, seconds=max(0.0, until - clock() - 0.2 * seconds))
+        found = accelerator.measure(environ, rank or 0, hosts, seconds=left(_FIGURES_SHARE))
         outcome.figures |= found.figures
         outcome.failed = outcome.failed or found.failed
         for name, value in outcome.figures.items():
@@ -91,7 +96,14 @@ def run(
         if ask is None and place is not None:
             ask = _asker(place)
         if ask is not None:
-            _report(lambda: _body(outcome, meetings), ask, max(1, len(hosts)), until=until, clock=clock, pause=pause)
+            _report(
+                lambda: {**_body(outcome, meetings), "elapsedSeconds": round(clock() - began, 1)},
+                ask,
+                max(1, len(hosts)),
+                until=until,
+                clock=clock,
+                pause=pause,
+            )
     finally:
         if meetings is not None:
             meetings.close()

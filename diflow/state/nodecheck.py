@@ -45,7 +45,8 @@ LONGEST_FAILURE: Final = 200
 LONGEST: Final = 96 * 1024
 """Bytes of the record: 2,000 replicas with all figures take about 90 kB. Annotations have 256 KiB together."""
 PARTIAL_SHARE: Final = 0.75
-"""After this share of the check's time the results that exist are judged without those that are missing."""
+"""After this share of the time of the first check, the results that exist are judged without those that are missing. A
+check that misses its peers reports before that (`diflow.inpod.check`), and ends later."""
 SOURCE: Final = "node-check"
 """What exclusions because of a check name as their source."""
 _HIGHEST: Final = 1e6
@@ -65,7 +66,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The results of a round by rank. `since`: when the first one came, in seconds since 1970."""
+    """The results of a round by rank. `since`: when the first of these checks began, in seconds since 1970."""
 
     round: str = ""
     since: float = 0.0
@@ -157,22 +158,25 @@ def without_moves(excluded: Exclusions) -> Exclusions:
     return Exclusions(tuple(entries))
 
 
-def fold(before: str, round_: str, entries: Mapping[int, Entry], pods: Mapping[int, str], *, now: float) -> str:
-    """The annotation `before` with these results of a round, by rank. `now`: seconds since 1970.
+def fold(before: str, round_: str, entries: Mapping[int, Entry], pods: Mapping[int, str], *, since: float) -> str:
+    """The annotation `before` with these results of a round, by rank. `since`: when the first of their checks began.
 
     `pods`: the uids of the round's present pods by rank. Earlier results of other pods are dropped.
     """
     record = Record.parse(before)
     known = record.of(pods) if record.round == round_ else {}
-    since = record.since if known else now
+    since = min(record.since, since) if known else since
     return Record(round_, since, {**known, **entries}).to_json()
 
 
 def is_ready(record: Record, found: int, wanted: int, *, now: float, timeout_seconds: float) -> bool:
     """Whether `found` results of `wanted` replicas are enough to judge: all, or what came within most of the time."""
-    if not found:
-        return False
-    return found >= wanted or now - record.since > PARTIAL_SHARE * timeout_seconds
+    return found > 0 and (found >= wanted or now >= partial_at(record, timeout_seconds))
+
+
+def partial_at(record: Record, timeout_seconds: float) -> float:
+    """From when on results are judged without those that are missing, in seconds since 1970."""
+    return record.since + PARTIAL_SHARE * timeout_seconds
 
 
 def judge(results: Mapping[int, Checked]) -> tuple[Fault, ...]:

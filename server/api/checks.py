@@ -7,10 +7,12 @@ that another server has overwritten, comes again, and nothing is answered from m
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -53,6 +55,8 @@ class Verdict:
 class _Waiting:
     entries: dict[int, Entry] = field(default_factory=dict)
     round: str = ""
+    began: float = math.inf
+    """When the first of the checks began that have reported since the last write, in seconds since 1970."""
     writer: asyncio.Task[None] | None = None
     written: tuple[str, str, int] = ("", "", 0)
     """The last write: the Workflow's uid, the text, and the version, which the cache may not have yet."""
@@ -95,7 +99,7 @@ class Checks:
         )
         record = Record.parse(read.check_text)
         if record.round != read.current or record.entries.get(rank) != entry:
-            self._keep(view, rank, entry)
+            self._keep(view, rank, entry, began=self._wall() - min(body.elapsed_seconds, read.check_seconds))
         return self._verdict(view, record, rank)
 
     async def close(self) -> None:
@@ -123,7 +127,7 @@ class Checks:
             return Verdict(False, f"is placed again without {nodecheck.summary(faults)}", len(found), wanted)
         return Verdict(True, "", len(found), wanted)
 
-    def _keep(self, view: JobView, rank: int, entry: Entry) -> None:
+    def _keep(self, view: JobView, rank: int, entry: Entry, *, began: float) -> None:
         key = (view.namespace, view.name)
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -132,8 +136,9 @@ class Checks:
             waiting = self._waiting[key] = _Waiting()
         if waiting.round != view.workflow.current:
             waiting.entries.clear()  # of pods that are gone
-            waiting.round = view.workflow.current
+            waiting.round, waiting.began = view.workflow.current, math.inf
         waiting.entries[rank] = entry
+        waiting.began = min(waiting.began, began)
         if waiting.writer is None:
             waiting.writer = asyncio.ensure_future(self._write(key, waiting))
 
@@ -144,10 +149,11 @@ class Checks:
         try:
             while waiting.entries:
                 entries, waiting.entries = waiting.entries, {}
+                began, waiting.began = waiting.began, math.inf
                 round_ = waiting.round
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 try:
-                    await self._pool.run(lambda e=entries, r=round_: self._put(key, waiting, e, r))  # type: ignore[misc]
+                    await self._pool.run(partial(self._put, key, waiting, entries, round_, began))
                     pause = self._between_seconds
                 except NotFoundError:
                     return
@@ -161,7 +167,7 @@ class Checks:
 
     # --- in a thread ----------------------------------------------------------------------------------------------
 
-    def _put(self, key: JobKey, waiting: _Waiting, entries: dict[int, Entry], round_: str) -> None:
+    def _put(self, key: JobKey, waiting: _Waiting, entries: dict[int, Entry], round_: str, began: float) -> None:
         """Merge the results into the annotation, and write it unless another server has changed it meanwhile."""
         view = self._cache.job(*key)
         if view is None:
@@ -172,7 +178,7 @@ class Checks:
         for attempt in range(_TRIES):
             if read.has_ended or read.current != round_:
                 return
-            text = nodecheck.fold(read.check_text, round_, entries, pods, now=self._wall())
+            text = nodecheck.fold(read.check_text, round_, entries, pods, since=began)
             if text == read.check_text:
                 return
             try:

@@ -256,6 +256,11 @@ class NodeCheckReport(_Body):
     unmet: list[Annotated[int, Field(ge=0, lt=MOST_REPLICAS)]] = Field(
         default_factory=list, max_length=MOST_PEERS, description="The ranks of the peers that it did not reach."
     )
+    elapsed_seconds: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        0.0,
+        description="Since the check began. After three quarters of the check's time from then on, the results that "
+        "exist are judged without those that are missing.",
+    )
 
 
 class NodeCheckAnswer(BaseModel):

@@ -17,6 +17,7 @@ from diflow.client.wire import GoneError
 from diflow.errors import DiflowError, InvalidError, UnauthorizedError, UnavailableError
 from diflow.inpod import accelerator, check, measures
 from diflow.inpod.measures import NodeError, Outcome
+from diflow.state.nodecheck import PARTIAL_SHARE
 
 ENVIRON = {
     "DI_CHECK_SECONDS": "100",
@@ -40,9 +41,15 @@ class Clock:
         self.at += max(seconds, 0.001)
 
 
-def run(*answers: Any, environ: Mapping[str, str] = ENVIRON, outcome: Outcome | None = None) -> tuple[list[Any], float]:
+def run(
+    *answers: Any,
+    environ: Mapping[str, str] = ENVIRON,
+    outcome: Outcome | None = None,
+    clock: Clock | None = None,
+    **options: Any,
+) -> tuple[list[Any], float]:
     """(what was reported, when the check ended) with these answers; the last one is repeated."""
-    clock, sent = Clock(), []
+    clock, sent = clock or Clock(), []
     left = list(answers)
 
     def ask(body: Mapping[str, Any]) -> Any:
@@ -58,19 +65,36 @@ def run(*answers: Any, environ: Mapping[str, str] = ENVIRON, outcome: Outcome | 
         clock=clock.now,
         pause=clock.pause,
         measure=lambda **_: outcome or Outcome({"product": 0.0123456}),
+        **options,
     )
     return sent, clock.at
 
 
 def test_it_reports_until_the_work_may_begin() -> None:
     sent, ended = run(WAIT, WAIT, GO)
-    assert sent == [{"figures": {"product": 0.01235}}] * 3
+    assert sent == [{"figures": {"product": 0.01235}, "elapsedSeconds": seconds} for seconds in (0.0, 1.0, 2.0)]
     assert ended < 10
+
+
+def test_it_reports_before_those_that_have_reported_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a peer that never comes, and an all-reduce that waits for it as long as it may."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+    clock = Clock()
+
+    def hanging(*_: Any, seconds: float) -> Outcome:
+        clock.pause(seconds)
+        return Outcome()
+
+    monkeypatch.setattr(accelerator, "measure", hanging)
+    sent, _ = run(GO, environ={**ENVIRON, "DI_NODES": "127.0.0.1,127.0.0.2"}, clock=clock, port=port)
+    assert sent[0]["unmet"] == [1]
+    assert sent[0]["elapsedSeconds"] < 100 * PARTIAL_SHARE
 
 
 def test_what_has_failed_is_reported() -> None:
     sent, _ = run(GO, outcome=Outcome({}, "x" * 1000))
-    assert sent == [{"figures": {}, "failed": "x" * 200}]
+    assert sent == [{"figures": {}, "failed": "x" * 200, "elapsedSeconds": 0.0}]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_record_survives_its_text() -> None:
         12: Entry("bbbbbbbb", {"memory": 0.5}, "no 'disk'", (1, 2)),
     }
     pods = {0: "aaaaaaaa-1", 12: "bbbbbbbb-1"}
-    record = Record.parse(fold("", "3", entries, pods, now=NOW))
+    record = Record.parse(fold("", "3", entries, pods, since=NOW))
     assert record == Record("3", NOW, entries)
 
 
@@ -139,10 +139,11 @@ def test_results_of_another_round_or_of_pods_that_are_gone_are_dropped() -> None
     one = {0: Entry("aaaaaaaa", {"memory": 1.0})}
     two = {1: Entry("bbbbbbbb", {"memory": 2.0})}
     pods = {0: "aaaaaaaa-1", 1: "bbbbbbbb-1"}
-    text = fold("", "1", one, pods, now=NOW)
-    assert Record.parse(fold(text, "1", two, pods, now=NOW + 5)) == Record("1", NOW, {**one, **two})
-    assert Record.parse(fold(text, "2", two, pods, now=NOW + 5)) == Record("2", NOW + 5, two)
-    assert Record.parse(fold(text, "1", two, {**pods, 0: "cccccccc"}, now=NOW + 5)) == Record("1", NOW + 5, two)
+    text = fold("", "1", one, pods, since=NOW)
+    assert Record.parse(fold(text, "1", two, pods, since=NOW + 5)) == Record("1", NOW, {**one, **two})
+    assert Record.parse(fold(text, "1", two, pods, since=NOW - 5)) == Record("1", NOW - 5, {**one, **two})
+    assert Record.parse(fold(text, "2", two, pods, since=NOW + 5)) == Record("2", NOW + 5, two)
+    assert Record.parse(fold(text, "1", two, {**pods, 0: "cccccccc"}, since=NOW + 5)) == Record("1", NOW + 5, two)
 
 
 def test_the_record_of_the_largest_gang_fits() -> None:
@@ -171,8 +172,8 @@ def test_results_count_for_their_pods_alone() -> None:
 def test_results_are_judged_when_all_are_there_or_most_of_the_time_is_over() -> None:
     record = Record("1", NOW, {0: Entry("aaaaaaaa")})
     assert is_ready(record, 3, 3, now=NOW, timeout_seconds=100)
-    assert not is_ready(record, 2, 3, now=NOW + 75, timeout_seconds=100)
-    assert is_ready(record, 2, 3, now=NOW + 76, timeout_seconds=100)
+    assert not is_ready(record, 2, 3, now=NOW + 74, timeout_seconds=100)
+    assert is_ready(record, 2, 3, now=NOW + 75, timeout_seconds=100)
     assert not is_ready(record, 0, 3, now=NOW + 76, timeout_seconds=100)
 
 

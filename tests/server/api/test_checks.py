@@ -72,6 +72,11 @@ async def all_reported(place: Place, client: httpx.AsyncClient, *bodies: Any) ->
     await soon(lambda: len(known(place).entries) == len(bodies))
 
 
+def wall(place: Place) -> float:
+    """The time of the server, in seconds since 1970."""
+    return NOW + place.time.now()
+
+
 def known(place: Place) -> Record:
     """The record as the server's cache has it."""
     view = place.cache.job("default", "elastic")
@@ -137,6 +142,28 @@ async def test_after_most_of_the_time_those_that_have_reported_begin(place: Plac
 
 
 @asynchronous
+async def test_the_time_is_counted_from_the_start_of_the_first_check(place: Place) -> None:
+    """Who misses a peer waits for it, and reports late: the check must not end before its results are judged."""
+    running(place, replicas=3, timeout_seconds=60)
+    late, later = ({**BODY, "elapsedSeconds": seconds} for seconds in (36, 40))
+    async with place.asked() as client:
+        await all_reported(place, client, late, later)
+        assert wall(place) - stored(place).since == pytest.approx(40, abs=2)
+        assert (await verdict(client, token(place, 0), late))["verdict"] == "wait"
+        place.time.move(6)
+        place.api.bookmark()
+        assert (await verdict(client, token(place, 0), late))["verdict"] == "go"
+
+
+@asynchronous
+async def test_a_check_began_no_longer_ago_than_it_may_take(place: Place) -> None:
+    running(place, timeout_seconds=60)
+    async with place.asked() as client:
+        await all_reported(place, client, {**BODY, "elapsedSeconds": 1e6})
+    assert wall(place) - stored(place).since == pytest.approx(60, abs=2)
+
+
+@asynchronous
 async def test_a_replica_that_was_started_again_waits_for_its_own_result(place: Place) -> None:
     running(place, replicas=2, timeout_seconds=60)
     old = Record("1", NOW - 5000, {1: Entry("10000000", {"product": 0.1}), 0: Entry("ffffffff", {"product": 9.0})})
@@ -196,6 +223,7 @@ async def test_two_servers_write_one_record(place: Place) -> None:
         ({"figures": [1]}, "figures"),
         ({"failed": "x" * 201}, "failed"),
         ({"failed": 7}, "failed"),
+        ({"elapsedSeconds": -1}, "elapsedSeconds"),
         ({"unmet": [-1]}, "unmet[0]"),
         ({"unmet": [2000]}, "unmet[0]"),
         ({"unmet": list(range(17))}, "unmet"),
