@@ -6,6 +6,7 @@ result counts for the pod that it is of: not for another pod of the same replica
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,15 @@ def left_out(job: Job, now: float) -> LeftOut | None:
         excluded = excluded.without(fault.node, reason=fault.text, source=SOURCE, now=now, attempts=[attempt])
     where = {fault.node for fault in faults}
     return LeftOut(faults, excluded, tuple(pod for pod in pods.values() if pod.host in where))
+
+
+def partial_at(read: JobRead) -> float:
+    """When the results of the current round are judged without those that are missing, in seconds since 1970; infinite
+    if there are none."""
+    limits = read.node_check
+    if limits is None or read.checks.round != read.current or not read.checks.entries:
+        return math.inf
+    return nodecheck.partial_at(read.checks, limits.timeout_seconds)
 
 
 def misplaced(job: Job) -> list[PodRead]:

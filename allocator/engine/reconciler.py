@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Set
 from typing import Final
 
 import structlog
 
+from diflow.allocator.engine import node_checks
 from diflow.allocator.engine.admission import free_now
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
@@ -44,6 +46,7 @@ class Reconciler:
         self._pending_seconds = settings.pending_seconds
         self._clock, self._wall = clock, wall
         self._unchanged: dict[str, Job] = {}
+        self._passed = -math.inf  # when the last pass was, in seconds since 1970
         self.unbound = UnboundPods(settings.bind_seconds)
         self.avoided = AvoidedNodes()
 
@@ -71,7 +74,7 @@ class Reconciler:
             if job.key in unwritable:
                 out += end_pods(job, capacity)
                 continue
-            if self._is_unchanged(job, lost, overdue):
+            if self._is_unchanged(job, lost, overdue, now):
                 unchanged[job.key] = job
                 continue
             if executor.is_backing_off(job.key):
@@ -93,7 +96,7 @@ class Reconciler:
             out += writes
             if not writes and not job.read.awaits_admission and not any(pod.is_gated for pod in job.pods):
                 unchanged[job.key] = job
-        self._unchanged = unchanged
+        self._unchanged, self._passed = unchanged, now
         if not out:
             return False
         before = executor.made
@@ -106,11 +109,14 @@ class Reconciler:
         self.avoided.update(state, overdue, now=now)
         return frozenset(overdue)
 
-    def _is_unchanged(self, job: Job, lost: Set[str], overdue: Set[str]) -> bool:
+    def _is_unchanged(self, job: Job, lost: Set[str], overdue: Set[str], now: float) -> bool:
         if self._unchanged.get(job.key) is not job:
             return False
-        # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue or pending too long.
+        # With time alone a node becomes lost, a round old enough to be replaced, a pod overdue or pending too long, and
+        # a node check old enough to be judged without the results that are missing.
         if job.read.tree.recreated or (job.read.has_policy and first_failure(job.read)):
+            return False
+        if self._passed < node_checks.partial_at(job.read) <= now:
             return False
         if limit(job.read, self._pending_seconds) and any(pod.pending_since for pod in job.pods):
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from diflow.allocator.engine import node_checks
 from diflow.allocator.engine.admission import start_left
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
@@ -87,10 +88,9 @@ class Timers:
         if self._planner.failing_seconds is None and any(-planned_ago < seconds <= 0 for seconds in waiting):
             reasons.append(TOO_LATE)
         pending = (pending_left(job, capacity, usual=self._settings.pending_seconds) for job in state.jobs.values())
-        left = min(
-            (seconds for seconds in (*silent, *young, *unexplained, *waiting, *pending) if seconds > 0),
-            default=math.inf,
-        )
+        checking = (node_checks.partial_at(job.read) - capacity.now_seconds for job in state.jobs.values())
+        every = (*silent, *young, *unexplained, *waiting, *pending, *checking)
+        left = min((seconds for seconds in every if seconds > 0), default=math.inf)
         self._later = self._clock() + left
         if promises.due() > self._clock():
             self._later = min(self._later, promises.due())

@@ -176,6 +176,25 @@ def test_a_gang_leaves_a_slow_node_and_runs(preemptible: bool) -> None:
         at.rest()  # nothing more changes
 
 
+def test_a_replica_that_never_reports_does_not_let_the_work_begin_on_a_faulty_node() -> None:
+    """Nothing changes after the last result: with time alone the gang is placed again before its check ends."""
+    with lab() as at:
+        for name in "abcd":
+            at.cluster.node(name, cpu=1)
+        at.cluster.submit(dijob("j", task(replicas=3), node_check=NodeCheck(timeout_seconds=120)))
+        at.until(lambda: len(at.cluster.running("j")) == 3, "it runs")
+        at.rest()
+        began = at.cluster.wall() - 84  # who misses a peer reports late
+        pods, bad = at.cluster.of("j"), at.cluster.running("j")["worker-1"]
+        uids = [pods[f"worker-{rank}"]["metadata"]["uid"][: nodecheck.UID_CHARACTERS] for rank in (0, 1)]
+        entries = {0: Entry(uids[0], unmet=(2,)), 1: Entry(uids[1], failed="the product is wrong", unmet=(2,))}
+        at.cluster.annotate("j", **{"node-check": Record("1", began, entries).to_json()})
+        at.until(lambda: at.cluster.wall() >= began + 89, "its time is nearly over")
+        assert at.annotation("j", "excluded-nodes") == ""
+        at.until(lambda: "node-check" in at.annotation("j", "excluded-nodes"), "the node is left out", seconds=3)
+        assert Exclusions.parse(at.annotation("j", "excluded-nodes")).at(at.cluster.wall()) == {bad}
+
+
 @pytest.mark.parametrize("preemptible", [True, False])
 def test_a_check_of_the_users_own_that_fails_leaves_its_node_out_and_counts_for_nothing(preemptible: bool) -> None:
     with lab() as at:
