@@ -41,6 +41,8 @@ MANAGER: Final = "diflow-server"
 _TRIES: Final = 8
 _PAUSE_SECONDS: Final = 0.05
 _LONGEST_SECONDS: Final = 8.0
+_MOST_BEHIND: Final = 2
+"""Parts of a job that the cache may be behind. Users can link any number of Workflows, and each is a request."""
 
 Result = TypeVar("Result")
 
@@ -212,7 +214,13 @@ class ScaleRequests:
         view = self._cache.job(asked.namespace, asked.job)
         name = view.workflow.name if view is not None else asked.job
         found = self._cluster.get(WORKFLOW, name, namespace=asked.namespace)
-        found = parts.last(self._cluster, found, namespace=asked.namespace)
+        for _ in range(_MOST_BEHIND + 1):
+            after = parts.following(self._cluster, found, namespace=asked.namespace)
+            if after is None:
+                break
+            found = after
+        else:
+            raise unavailable("the job continues in Workflows that the server has not seen yet")
         if chain.job_name(found) != asked.job:
             raise NotFoundError("the Workflow belongs to another job")
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from diflow import DIJob, keys
 from diflow.errors import ConflictError, InvalidError, NotFoundError
 from diflow.jobs.scale_requests import current_requests
+from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.scale_requests import ScaleRequest, ScaleRequests, step
 from diflow.server.http.errors import ApiError
 from diflow.state.notes import KEYS_KEPT, Noted, Notes
@@ -19,7 +21,7 @@ from diflow.workflows import render
 from tests.allocator.faults import Time
 from tests.builders import job, task
 from tests.kube.fakeapi import status
-from tests.server.place import Place, mixed
+from tests.server.place import Place, mixed, part_of
 
 
 def workflow(dijob: DIJob) -> dict[str, Any]:
@@ -198,6 +200,47 @@ def test_an_api_server_that_hangs_holds_a_thread_for_a_bounded_time(place: Place
         scale_requests.write(ScaleRequest("default", "mixed", 1, key="a"))
     assert caught.value.status == 503
     assert len(place.api.seen("PATCH")) == 4  # at 0, 3, 6 and 9 s
+
+
+def linked(place: Place, *, parts: int, label: str) -> None:
+    """Let the job mixed continue in so many Workflows, which the cache does not have."""
+    place.running(mixed())
+    first = place.workflow("mixed")
+    before = None
+    for number in range(parts, 1, -1):  # from the last one
+        previous = f"part-{number - 1}" if number > 2 else "mixed"
+        made = copy.deepcopy(first)
+        made["metadata"] |= {"name": f"part-{number}", "uid": f"uid-{number}"}
+        made["metadata"]["labels"] |= {keys.CHAIN: label, keys.PART: str(number)}
+        del made["metadata"]["labels"][keys.MANAGED_BY]
+        made["metadata"]["annotations"] |= {
+            keys.CONTINUES: previous,
+            keys.CONTINUES_UID: f"uid-{number - 1}" if number > 2 else first["metadata"]["uid"],
+            **({keys.CONTINUED_IN: before} if before else {}),
+        }
+        place.api.add(WORKFLOW, made)
+        before = f"part-{number}"
+    place.workflow("mixed")["metadata"]["annotations"][keys.CONTINUED_IN] = before
+
+
+@pytest.mark.parametrize("label", ["mixed", "other"])
+def test_a_chain_of_workflows_of_a_users_making_costs_a_few_requests(place: Place, label: str) -> None:
+    linked(place, parts=40, label=label)
+    with pytest.raises(ApiError) as caught:
+        ScaleRequests(place.cluster, place.cache).write(ScaleRequest("default", "mixed", 1))
+    assert caught.value.status == 503
+    assert len(place.api.seen("GET", "/workflows/")) <= 4
+    assert not place.api.seen("PATCH")
+
+
+def test_a_part_that_the_cache_does_not_have_yet_is_found(place: Place) -> None:
+    place.running(mixed())
+    view = place.cache.job("default", "mixed")
+    place.cache.job = lambda *_: view  # type: ignore[method-assign]
+    part_of(place, place.workflow("mixed"), "part-2")
+    assert ScaleRequests(place.cluster, place.cache).write(ScaleRequest("default", "mixed", 1))
+    (patch,) = place.api.seen("PATCH")
+    assert patch.path.endswith("/part-2")
 
 
 def test_a_number_that_is_no_multiple_of_the_unit_is_refused() -> None:
