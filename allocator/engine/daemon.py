@@ -50,7 +50,7 @@ from diflow.kube.leader_election import Elector
 _LOOK_SECONDS = 5.0
 # How often a new leader looks whether its caches are fresh.
 _FRESH_SECONDS = 0.02
-# A change that comes this long after a cycle starts the next one at once; others are gathered first.
+# A change that comes this long after the end of a cycle starts the next one at once; others are gathered first.
 _LULL_SECONDS = 0.5
 # After a slow cycle they are gathered as long as it took, at most this long: while a gang of a thousand starts, a cycle
 # for each change of a pod would use a processor that the API server and Argo need.
@@ -106,6 +106,7 @@ class Allocator:
         self._reasons = Reasons()
         self._in_trouble = False
         self._took = 0.0  # seconds of the last cycle
+        self._ended = clock()  # when it ended
         self.woke = clock()
         """When the loop last made progress, on the clock: for health checks."""
         self.seal = Seal(cluster, namespace=settings.namespace)
@@ -227,7 +228,7 @@ class Allocator:
             policy_trouble=self.last_trouble if planned else "",
             left_out_nodes=_left_out(state, self._reconciler.avoided.anywhere(self._clock())),
         )
-        self._took = cycle.seconds
+        self._took, self._ended = cycle.seconds, self._clock()
         self._on_cycle(cycle)
         return cycle
 
@@ -313,7 +314,7 @@ class Allocator:
                 if not self._reasons.is_dirty:
                     self._wake.wait(min(max(0.01, self._timers.due() - self._clock()), _LOOK_SECONDS))
             self.elector.check()
-        if self.settings.debounce_seconds and self._clock() - self._timers.cycled < _LULL_SECONDS:
+        if self.settings.debounce_seconds and self._clock() - self._ended < _LULL_SECONDS:
             stop.wait(max(self.settings.debounce_seconds, min(self._took, _GATHER_SECONDS)))
 
     def _read_lease_requests(self) -> bool:

@@ -83,8 +83,9 @@ class AllocatorSettings(BaseSettings):
     """A report that changes a job's speed by more than this fraction triggers a plan."""
 
     debounce_seconds: float = Field(0.02, ge=0)
-    """How long changes are gathered before a cycle if the last cycle was less than 0.5 s ago, as the pods of a gang
-    come in a burst. A change after a quiet time starts a cycle at once."""
+    """How long changes are gathered before a cycle if the last cycle ended less than 0.5 s ago, as the pods of a gang
+    come in a burst; after a slow cycle as long as that took, up to 0.1 s. A change after a quiet time starts a cycle at
+    once. 0: nothing is gathered."""
 
     bind_seconds: float = Field(30.0, gt=0)
     """A pod that kube-scheduler has refused, and not bound for this time after its admission, is placed again."""

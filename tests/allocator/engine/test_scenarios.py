@@ -631,14 +631,20 @@ def test_every_policy_gives_a_job_that_cannot_be_moved_what_its_user_asks_for_la
         at.until(lambda: len(at.cluster.running("one")) == 2, "they are gone again")
 
 
+class Stop(threading.Event):
+    """Notes how long it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0.0)
+        return False
+
+
 def test_a_change_after_a_quiet_time_starts_a_cycle_at_once_and_a_burst_is_gathered() -> None:
-    waited: list[float] = []
-
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waited.append(timeout or 0.0)
-            return False
-
+    stop = Stop()
     with lab(settings=AllocatorSettings(writers=1, debounce_seconds=0.25)) as at:
         assert at.daemon is not None
         allocator = at.daemon.allocator
@@ -646,10 +652,27 @@ def test_a_change_after_a_quiet_time_starts_a_cycle_at_once_and_a_burst_is_gathe
         for lull, gathers in ((1.0, []), (0.1, [0.25])):
             at.time.move(lull)
             allocator.ask("something")
-            waited.clear()
-            allocator._wait(Stop())
-            assert waited == gathers
+            stop.waited.clear()
+            allocator._wait(stop)
+            assert stop.waited == gathers
             allocator.turn()
+
+
+def test_after_a_slow_cycle_changes_are_gathered_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Stop()
+    with lab(settings=AllocatorSettings(writers=1, debounce_seconds=0.02)) as at:
+        assert at.daemon is not None
+        allocator = at.daemon.allocator
+        at.rest()
+        monkeypatch.setattr(allocator.health, "run", lambda *_, **__: at.time.move(2.0))
+        allocator.ask("something")
+        assert allocator.turn().seconds == 2.0
+        for lull, gathers in ((0.1, [0.1]), (1.0, [])):
+            at.time.move(lull)
+            allocator.ask("something more")
+            stop.waited.clear()
+            allocator._wait(stop)
+            assert stop.waited == gathers
 
 
 def test_a_new_round_does_not_wait_for_pods_that_never_ran() -> None:
