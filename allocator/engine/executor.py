@@ -336,6 +336,11 @@ class Executor:
         on = {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE.name}
         self._record({**on, "namespace": elector.namespace, "name": elector.name}, note, salt=salt)
 
+    def record_own_events(self, events: Sequence[tuple[Note, str]]) -> None:
+        """Create Events that concern the allocator itself side by side: each with its note and its salt."""
+        for _ in self._pool.map(lambda event: self.record_own_event(event[0], salt=event[1]), events):
+            self._progress()
+
     def _record(self, on: dict[str, str], note: Note, *, salt: str) -> None:
         body = event(
             on,

@@ -24,6 +24,7 @@ from diflow.allocator.engine.health_inputs import Replica
 from diflow.allocator.engine.health_texts import unheard_text, verdict_text
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
+from diflow.allocator.engine.problems import MOST_AT_ONCE, in_turns
 from diflow.allocator.engine.rounds import next_round
 from diflow.allocator.health.judging import slow_nodes
 from diflow.allocator.health.verdict import Samples, Verdict, judge
@@ -70,6 +71,7 @@ class HealthWatch:
         self.counts: Mapping[str, int] = {}
         self.restarts = 0
         self.slow_nodes: Mapping[str, tuple[tuple[str, str], ...]] = {}
+        self._told: frozenset[str] = frozenset()  # the slow nodes that have their Event
 
     def due(self) -> float:
         """When the next look is due, on the clock."""
@@ -80,7 +82,7 @@ class HealthWatch:
 
         While the allocator is paused, nothing is restarted."""
         if not any(job.read.health is not None for job in state.jobs.values()):
-            self._tracks, self._has_jobs, self.counts, self.slow_nodes = {}, False, {}, {}
+            self._tracks, self._has_jobs, self.counts, self.slow_nodes, self._told = {}, False, {}, {}, frozenset()
             return False
         if self._has_jobs and self._clock() < self.due():
             return False
@@ -196,17 +198,22 @@ class HealthWatch:
         )
 
     def _find_slow_nodes(self, judged: Sequence[tuple[Job, _Track]]) -> None:
-        """Find the nodes on which several jobs are slow. The Event of a node does not name the jobs."""
+        """Find the nodes on which several jobs are slow. The Event of a node does not name the jobs; at most 16 are
+        created in a look, and the others in the next ones."""
         slow = slow_nodes(
             {_names(job): _hosts(track.replicas, track.verdict.slow) for job, track in judged},
             {_names(job): _hosts(track.replicas, track.samples.compared()) for job, track in judged},
         )
-        for node in slow.keys() - self.slow_nodes.keys():
+        new = sorted(slow.keys() - self._told)
+        # Users report what makes a node slow.
+        chosen = in_turns(new, lambda node: frozenset(namespace for namespace, _ in slow[node]))[:MOST_AT_ONCE]
+        events = []
+        for node in chosen:
             text = f"node {node} is slow: {len(slow[node])} jobs have a replica there that is slower than its others"
             log.warning("a node is slow", node=node, jobs=["/".join(job) for job in slow[node][:20]])
-            self._executor.record_own_event(
-                Note("SlowNode", text, is_warning=True), salt=f"{node} {self._wall() // 3600}"
-            )
+            events.append((Note("SlowNode", text, is_warning=True), f"{node} {self._wall() // 3600}"))
+        self._executor.record_own_events(events)
+        self._told = self._told.intersection(slow).union(chosen)
         self.slow_nodes = slow
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -19,6 +19,8 @@ from diflow.allocator.engine.rounds import next_names
 MOST_AT_ONCE: Final = 16
 """Problems that are reported in one cycle: each is a request, and decisions on the jobs of others wait for them. The
 others are reported in the next cycles."""
+
+Item = TypeVar("Item")
 
 log = structlog.get_logger("diflow.allocator")
 
@@ -52,7 +54,7 @@ class Problems:
                 reported[job.key] = text
             else:
                 new.append(_Problem(job, text, is_held=bool(held)))
-        chosen = _in_turns(new)[:MOST_AT_ONCE]
+        chosen = in_turns(new, lambda one: one.job.read.identity.namespace)[:MOST_AT_ONCE]
         for one in chosen:
             log.warning("held" if one.is_held else "ignored", job=one.job.key, why=one.text)
             reported[one.job.key] = one.text
@@ -65,14 +67,13 @@ class Problems:
         return len(new) > len(chosen)
 
 
-def _in_turns(problems: Sequence[_Problem]) -> list[_Problem]:
-    """One of each namespace, then the second of each, and so on."""
-    seen: Counter[str] = Counter()
+def in_turns(items: Iterable[Item], owner: Callable[[Item], Hashable]) -> list[Item]:
+    """One of each owner, then the second of each, and so on."""
+    seen: Counter[Hashable] = Counter()
     order = []
-    for one in problems:
-        namespace = one.job.read.identity.namespace
-        order.append((seen[namespace], one))
-        seen[namespace] += 1
+    for one in items:
+        order.append((seen[owner(one)], one))
+        seen[owner(one)] += 1
     order.sort(key=lambda entry: entry[0])
     return [one for _, one in order]
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from diflow import DIJob
+from diflow.allocator.engine import health
+from diflow.allocator.engine.health import HealthWatch
+from diflow.allocator.engine.patches import Note
+from diflow.allocator.engine.problems import MOST_AT_ONCE
+from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.job import Health
 from diflow.spec.failurerules import FailurePolicy
 from tests.allocator.crashing import Crash
@@ -290,6 +296,45 @@ def test_a_slow_rank_is_named_and_a_node_that_is_slow_for_several_jobs_too() -> 
         assert [e["message"] for e in events if e["reason"] == "SlowNode"] == [
             "node c is slow: 2 jobs have a replica there that is slower than its others"
         ]
+
+
+def test_many_slow_nodes_are_told_a_few_at_a_time_those_of_the_namespaces_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant whose jobs are alone on some hundred nodes can make all of them slow at once, and again and again."""
+    looks: list[list[str]] = []
+
+    class Events:
+        def record_own_events(self, events: Any) -> None:
+            looks.append([note.message.split()[1] for note, _ in events])
+
+    watch = HealthWatch(Events(), clock=lambda: 0.0, wall=lambda: 0.0)  # type: ignore[arg-type]
+    slow = {f"a-{number:03}": (("evil", "one"), ("evil", "two")) for number in range(100)}
+    slow["z"] = (("good", "one"), ("good", "two"))
+    monkeypatch.setattr(health, "slow_nodes", lambda *_: slow)
+    for _ in range(10):
+        watch._find_slow_nodes([])
+    assert "z" in looks[0]
+    assert max(map(len, looks)) == MOST_AT_ONCE
+    assert sorted(node for look in looks for node in look) == sorted(slow), "each is told once"
+    assert watch.slow_nodes == slow, "all are known from the first look on"
+
+
+def test_events_of_the_allocators_own_are_sent_side_by_side() -> None:
+    with lab(settings=AllocatorSettings(writers=2, debounce_seconds=0.0)) as at:
+        assert at.daemon is not None
+        both = threading.Barrier(2, timeout=10)
+
+        def meet(_: str, path: str) -> None:
+            if path.endswith("/events"):
+                both.wait()
+
+        at.daemon.line.before = meet
+        events = [(Note("SlowNode", f"node {name} is slow", is_warning=True), name) for name in "ab"]
+        at.daemon.allocator.executor.record_own_events(events)
+        assert not both.broken
+        with at.api.changed:
+            assert len(at.api.objects["/api/v1/namespaces/diflow-system/events"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ class Executor:
         self.writes += writes
         return []
 
-    def record_own_event(self, note: Any, *, salt: str) -> None:
-        self.told.append(f"{note.message} {salt}")
+    def record_own_events(self, events: Sequence[tuple[Any, str]]) -> None:
+        self.told += [f"{note.message} {salt}" for note, salt in events]
 
 
 @dataclass
