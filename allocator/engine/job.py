@@ -104,15 +104,12 @@ class Job:
                 latest[pod.member] = pod
         return found if len(latest) == len(found) else list(latest.values())
 
-    def strays(self) -> list[PodRead]:
-        """Pods labelled as replicas that are not granted or have another pod: every user who may create pods can make
-        them. They give the job no claim to a place, and the allocator does not end them."""
-        wanted = [pod for pod in self.pods if self.is_wanted(pod)]
-        current = self.current_pods
-        if len(current) == len(wanted):
-            return []
-        known = {pod.identity.uid for pod in current}
-        return [pod for pod in wanted if pod.identity.uid not in known]
+    @cached_property
+    def strays(self) -> frozenset[str]:
+        """The uids of pods labelled as replicas that are not granted or have another pod: every user who may create
+        pods can make them. They give the job no claim to a place, and the allocator does not end them."""
+        wanted = frozenset(pod.identity.uid for pod in self.pods if self.is_wanted(pod))
+        return wanted - {pod.identity.uid for pod in self.current_pods}
 
     def _is_granted(self, pod: PodRead) -> bool:
         read, place = self.read, pod.place

@@ -221,7 +221,7 @@ def _on_nodes(
         p.identity.uid for job in gone for p in job.pods
     }
     ours = {standing.job.key for standing in standings}
-    firm = set(stuck).union(*(standing.strays for standing in standings))
+    firm = set(stuck).union(*(standing.job.strays for standing in standings))
 
     def leaves(pod: PodRead) -> bool:
         uid = pod.identity.uid

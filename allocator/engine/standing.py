@@ -74,11 +74,6 @@ class Standing:
         )
 
     @cached_property
-    def strays(self) -> frozenset[str]:
-        """The uids of the job's strays (`Job.strays`)."""
-        return frozenset(pod.identity.uid for pod in self.job.strays())
-
-    @cached_property
     def view(self) -> JobView:
         """The job as an element of the snapshot."""
         return _view(self)

@@ -86,5 +86,5 @@ class AvoidedNodes:
 def _was_sent(pod: PodRead, job: Job) -> bool:
     """Whether the job holds this place, on the node that the pod is pinned to."""
     at, place = job.read.allocation, pod.place
-    granted = pod.identity.uid not in {stray.identity.uid for stray in job.strays()}
-    return granted and place is not None and at is not None and at.node(place.task, place.index) == pod.pinned
+    is_granted = pod.identity.uid not in job.strays
+    return is_granted and place is not None and at is not None and at.node(place.task, place.index) == pod.pinned

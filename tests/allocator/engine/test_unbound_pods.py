@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from diflow.allocator.engine.cluster_state import ClusterState, assemble
+from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.picture import picture
-from diflow.allocator.engine.records import Identity, JobRead
+from diflow.allocator.engine.records import Identity, JobRead, PodRead
 from diflow.allocator.engine.unbound_pods import AvoidedNodes
 from diflow.allocator.model.plan import Action
 from diflow.allocator.policies.fit.policy import FitPolicy
@@ -34,6 +37,25 @@ def test_a_node_is_avoided_for_longer_each_time_and_forgotten_after_a_long_rest(
     avoided.update(state, {}, now=200.0 + 1800.0)
     avoided.update(state, {unbound.identity.uid: unbound}, now=200.0 + 1801.0)
     assert avoided.at(200.0 + 1801.0 + 60.0) == {}
+
+
+def test_many_refused_pods_of_a_job_cost_no_more_each_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = [pod(f"w-{index}", pinned="a") for index in range(200)]
+    placed = read(role(replicas=100), nodes={"w": ("a",) * 100})
+    state = assemble([placed], [node("a")], pods)
+    looked = 0
+    is_wanted = Job.is_wanted
+
+    def counted(self: Job, one: PodRead) -> bool:
+        nonlocal looked
+        looked += 1
+        return is_wanted(self, one)
+
+    monkeypatch.setattr(Job, "is_wanted", counted)
+    avoided = AvoidedNodes()
+    avoided.update(state, {one.identity.uid: one for one in pods}, now=0.0)
+    assert avoided.anywhere(1.0) == {"a"}
+    assert looked <= 4 * len(pods)
 
 
 def test_another_namespace_still_uses_the_node() -> None:
