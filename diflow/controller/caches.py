@@ -129,9 +129,13 @@ class Caches:
         """
         self._sent[key] = status
 
+    def expect_none(self, key: Key) -> None:
+        """The object is gone: the cache may have seen that before the status was expected."""
+        self._sent.pop(key, None)
+
     def _is_own(self, key: Key, old: Json | None, new: Json | None) -> bool:
         if new is None:
-            self._sent.pop(key, None)
+            self.expect_none(key)
             return False
         if old is None or new["read"].status != self._sent.get(key):
             return False

@@ -74,6 +74,7 @@ class Writer:
     def forget(self, key: Key) -> None:
         """The object is gone."""
         self._written.pop(key, None)
+        self._caches.expect_none(key)
 
     def rest_seconds(self, key: Key) -> float:
         """Seconds until the status of this job may be written again, 0 if it may be now."""
@@ -116,7 +117,8 @@ class Writer:
                 DIJOB, obj.name, body, namespace=obj.namespace, subresource="status", manager=keys.CONTROLLER
             )
         except NotFoundError:
-            return  # it was deleted meanwhile
+            self._caches.expect_none(key)
+            return
         self._written[key] = _Written(self._clock(), str(answer["metadata"]["resourceVersion"]), _digest(made))
         self.count("status")
         self._caches.dijobs.apply_write(answer)

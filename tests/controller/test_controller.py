@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
+from diflow.controller.workqueue import Key
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, WORKFLOW, Kind
 from diflow.state.health import HealthState
@@ -229,6 +230,28 @@ def test_a_workflow_that_is_not_of_the_object_is_left_alone(at: Lab) -> None:
     assert at.phase() == "Failed"
     assert "there is a Workflow job in the namespace 'default' that is not of this DIJob" in at.message()
     assert at.workflows() == {"job": other}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_status_of_an_object_that_is_deleted_before_its_write_is_not_kept(
+    at: Lab, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    assert at.process is not None
+    process, caches = at.process, at.process.controller.caches
+    expect = caches.expect_status
+
+    def late(key: Key, written: Json) -> None:
+        at.delete()
+        process.catch_up()
+        expect(key, written)
+        if fails:
+            at.api.fail(status(504, "the request has timed out"), method="PUT", times=1)
+
+    monkeypatch.setattr(caches, "expect_status", late)
+    at.apply()
+    at.step()
+    assert "job" not in at.dijobs()
+    assert caches._sent == {}
 
 
 def test_a_job_waits_until_the_workflow_of_an_earlier_object_of_its_name_is_deleted(at: Lab) -> None:
