@@ -40,25 +40,34 @@ _PART: Final = re.compile(r" \(part \d+\)$")
 
 
 def successor(
-    workflow: Mapping[str, Any], *, name: str, parameters: Mapping[str, str], annotations: Mapping[str, str]
+    workflow: Mapping[str, Any],
+    *,
+    name: str,
+    parameters: Mapping[str, str],
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str] | None = None,
 ) -> Json:
-    """The Workflow `name` that continues `workflow`, with these parameters and annotations in place of its own.
+    """The Workflow `name` that continues `workflow`, with these parameters, annotations and labels in place of its own.
 
     Its annotations have the job's history: its restarts, reschedules and phases.
     Raises InvalidError if the Workflow was edited into a form that cannot be copied.
     """
     try:
-        return _successor(workflow, name, parameters, annotations)
+        return _successor(workflow, name, parameters, annotations, labels or {})
     except (TypeError, ValueError, AttributeError, KeyError, InvalidError, RecursionError) as error:
         raise InvalidError(f"the Workflow is not as diflow wrote it, and cannot be continued ({error})") from None
 
 
 def _successor(
-    workflow: Mapping[str, Any], name: str, parameters: Mapping[str, str], annotations: Mapping[str, str]
+    workflow: Mapping[str, Any],
+    name: str,
+    parameters: Mapping[str, str],
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
 ) -> Json:
     metadata = workflow["metadata"]
     job, number = chain.job_name(workflow), chain.part(workflow) + 1
-    labels = {k: v for k, v in (metadata.get("labels") or {}).items() if k not in _PASSING_LABELS}
+    copied = {k: v for k, v in (metadata.get("labels") or {}).items() if k not in _PASSING_LABELS}
     kept = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in _PASSING_ANNOTATIONS}
     title = _PART.sub("", kept.get(keys.TITLE) or f"DIJob {job}")
     made: Json = {
@@ -67,7 +76,7 @@ def _successor(
         "metadata": {
             "name": name,
             "namespace": metadata.get("namespace"),
-            "labels": {**labels, keys.CHAIN: job, keys.PART: str(number)},
+            "labels": {**copied, **labels, keys.CHAIN: job, keys.PART: str(number)},
             "annotations": {
                 **kept,
                 **_past(workflow),

@@ -288,7 +288,9 @@ class Executor:
         marks = {name: value for name, value in given.items() if value is not None}
         annotations = {**part.annotations, **marks, keys.EPOCH: epoch}
         for name in part.names:
-            body = successor(workflow, name=name, parameters=part.parameters, annotations=annotations)
+            body = successor(
+                workflow, name=name, parameters=part.parameters, annotations=annotations, labels=part.labels
+            )
             try:
                 self._elector.check()
                 manager = self._elector.writes_as(epoch)

@@ -59,12 +59,14 @@ class Note:
 class NextPart:
     """The next Workflow of a job: how it differs from the one before.
 
-    `names` are tried in order until one is free. `parameters` and `annotations` are those of the new Workflow.
+    `names` are tried in order until one is free. The others are those of the new Workflow; labels that it does not name
+    stay.
     """
 
     names: tuple[str, ...]
     parameters: Mapping[str, str]
     annotations: Mapping[str, str]
+    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ def change_job(
     if job.is_hidden and decision is not None:
         labels = {**(labels or {}), keys.INSTANCE: None}
     if allocation is not None:
-        labels = {**(labels or {}), keys.GRANTED: str(sum(len(nodes) for nodes in allocation.nodes.values()))}
+        labels = {**(labels or {}), **_labels(allocation)}
     if labels:
         metadata["labels"] = dict(labels)
     body: Json = {"metadata": metadata} if metadata else {}
@@ -345,8 +347,13 @@ def new_round(
         places=ADMITTED,
         memory=memory,
     )
-    part = NextPart(names, parameters, {**(annotations or {}), **_annotations(allocation, decision, excluded)})
+    given = {**(annotations or {}), **_annotations(allocation, decision, excluded)}
+    part = NextPart(names, parameters, given, _labels(allocation))
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
+
+
+def _labels(allocation: Allocation) -> dict[str, str]:
+    return {keys.GRANTED: str(sum(len(nodes) for nodes in allocation.nodes.values()))}
 
 
 def _next_allocation(job: JobRead, nodes: Mapping[str, tuple[str, ...]], now: float) -> Allocation:

@@ -141,6 +141,16 @@ def test_the_next_part_is_a_copy_that_names_the_job() -> None:
         assert {**templates, "worker": 0} == {**{t["name"]: t for t in first["spec"]["templates"]}, "worker": 0}
 
 
+def test_the_label_of_the_next_part_has_its_own_number_of_replicas() -> None:
+    with small(most_nodes=1) as at:
+        at.cluster.submit(elastic())
+        until_runs(at)
+        at.cluster.annotate("long", bounds='{"worker":{"min":1,"max":1}}')
+        at.until(lambda: "long-s2" in workflows(at), "it continues")
+        assert workflows(at)["long"]["metadata"]["labels"][keys.GRANTED] == "2"
+        assert workflows(at)["long-s2"]["metadata"]["labels"][keys.GRANTED] == "1"
+
+
 def test_no_pod_is_admitted_while_pods_of_the_previous_workflow_live() -> None:
     with small(most_nodes=1, grace_seconds=12.0) as at:
         at.cluster.submit(elastic())
