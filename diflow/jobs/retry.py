@@ -32,6 +32,7 @@ _GROUPS = frozenset({"DAG", "TaskGroup", "Steps", "StepGroup"})
 _COMPLETED = "workflows.argoproj.io/completed"
 _ARCHIVING = "workflows.argoproj.io/workflow-archiving-status"
 _PHASE = "workflows.argoproj.io/phase"
+_SEPARATORS_FIRST: Final = str.maketrans(".(\0\1", "\0\1\2\2")
 _PODS_GONE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.2
 
@@ -154,10 +155,11 @@ def _subtrees(tops: frozenset[str], names: Iterable[str]) -> set[str]:
     """Those of `names` that are `tops` or their descendants."""
     out: set[str] = set()
     top = ""
-    for name in sorted({*names, *tops}):  # a node comes before its descendants
-        if not top or not name.startswith(top):
+    # The descendants of a node come right after it, before a name that continues its name, such as `worker-2`.
+    for name in sorted({*names, *tops}, key=lambda name: name.translate(_SEPARATORS_FIRST)):
+        if not top or not name.startswith(top) or name[len(top) : len(top) + 1] not in ("", ".", "("):
             top = name if name in tops else ""
-        if top and name[len(top) : len(top) + 1] in ("", ".", "("):
+        if top:
             out.add(name)
     return out
 

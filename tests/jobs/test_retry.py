@@ -13,7 +13,7 @@ import pytest
 
 from diflow import keys
 from diflow.errors import ConflictError
-from diflow.jobs.retry import repair, retried
+from diflow.jobs.retry import _subtrees, repair, retried
 from diflow.state import nodecheck
 from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
@@ -228,3 +228,30 @@ def test_the_leaf_that_argo_retry_keeps_is_removed() -> None:
     assert repair(workflow) == ({"status": {"nodes": {"id-job.round(0:1).superseded": None}}}, set())
     workflow["status"]["nodes"]["id-job.round(0:1).learner"]["phase"] = "Succeeded"
     assert repair(workflow) is None, "the round is about to end"
+
+
+@pytest.mark.parametrize("tops", [("job.worker", "job.worker-2"), ("job.worker-2", "job.worker(0)", "job.worker.a")])
+def test_of_nodes_whose_names_begin_alike_each_is_removed_with_its_own_descendants(tops: tuple[str, ...]) -> None:
+    names = {
+        f"job.{task}{rest}"
+        for task in ("worker", "worker-2", "worker-a", "worker(0)", "worker.a", "workers", "worker\0", "worker!")
+        for rest in ("", "(0)", "(0:1).worker(0)", ".a", "-a", "-2.a", " (1)")
+    }
+    expected = {name for name in names for top in tops if name == top or name.startswith((f"{top}.", f"{top}("))}
+    assert _subtrees(frozenset(tops), names) == expected | set(tops)
+
+
+def test_torn_nodes_of_two_tasks_whose_names_begin_alike_are_all_removed() -> None:
+    job = SeenJob("job", worker=1)
+    for name, kind in (("", "DAG"), (".round", "TaskGroup"), (".round(0:1)", "DAG")):
+        job.node(name, kind=kind, phase="Running")
+    workflow = job.workflow()
+    kept = set(workflow["status"]["nodes"])
+    torn: dict[str, Any] = {"nameless": {"progress": "0/1"}}
+    for task in ("worker", "worker-2"):
+        pod = f"job.round(0:1).{task}(0:0)(1).{task}(0)"
+        torn[f"id-{pod}"] = {"id": f"id-{pod}", "name": pod, "type": "Pod", "phase": "Pending"}
+    answer = repair(merge(workflow, {"status": {"nodes": torn}}))
+    assert answer is not None
+    assert set(merge(workflow, answer[0])["status"]["nodes"]) == kept
+    assert answer[1] == torn.keys() - {"nameless"}
