@@ -4,6 +4,7 @@
     ├── InvalidError        the input is invalid: correct the field at `path`
     │   └── TooLargeError   the object would exceed the cluster's size limit
     ├── NotFoundError       there is no such object
+    │   └── NoNamespaceError    nor a namespace for it
     ├── ConflictError       the name is taken, or the object was changed meanwhile
     ├── UnauthorizedError   the cluster denies access
     ├── UnavailableError    the cluster is not reachable or not ready; retry after `retry_after_seconds`
@@ -46,6 +47,10 @@ class NotFoundError(DiflowError):
     """The named object does not exist (or is not visible to this user)."""
 
     exit_code: ClassVar[int] = 3
+
+
+class NoNamespaceError(NotFoundError):
+    """The namespace does not exist."""
 
 
 class ConflictError(DiflowError):

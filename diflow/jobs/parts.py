@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys, names
-from diflow.errors import NotFoundError, UnauthorizedError
+from diflow.errors import NoNamespaceError, NotFoundError, UnauthorizedError
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain
 
@@ -23,13 +23,13 @@ _MOST: Final = 10_000
 def newest(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json | None:
     """The current Workflow of the job `name`; None if there is none. It need not be one of diflow's.
 
-    The first part may be deleted already. Raises NotFoundError for a namespace that does not exist.
+    The first part may be deleted already. Raises NoNamespaceError for a namespace that does not exist.
     """
     try:
         found = cluster.get(WORKFLOW, name, namespace=namespace)
-    except NotFoundError as error:
-        if "there is no namespace" in str(error):
-            raise
+    except NoNamespaceError:
+        raise
+    except NotFoundError:
         left = chain.newest(all_of(cluster, name, namespace=namespace))
         if not left:
             return None

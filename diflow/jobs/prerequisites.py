@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from diflow import keys, names
-from diflow.errors import ConflictError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.errors import ConflictError, NoNamespaceError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.kube.kinds import DEPLOYMENT, NAMESPACE, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from diflow.state.parameters import JobState
 
@@ -56,12 +56,12 @@ def version_text(version: tuple[int, int, int]) -> str:
 def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
     """Check that a job can run in the namespace. Objects that the user may not read are assumed to exist.
 
-    Raises UnavailableError that names what is missing, NotFoundError if it is the namespace.
+    Raises UnavailableError that names what is missing, NoNamespaceError if it is the namespace.
     """
     for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT):
         if _is_missing(cluster, "account", account, namespace):
             if _is_missing(cluster, "namespace", namespace, namespace):
-                raise NotFoundError(f"there is no namespace {namespace!r}: check -n, or create it")
+                raise NoNamespaceError(f"there is no namespace {namespace!r}: check -n, or create it")
             raise UnavailableError(
                 f"the service account {account} is missing in the namespace {namespace!r}: "
                 f"{SERVICE_REMEDY.format(namespace)}"

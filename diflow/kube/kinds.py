@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from diflow.errors import NotFoundError
+from diflow.errors import NoNamespaceError, NotFoundError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Kind:
 
         Raises NotFoundError for an invalid name, as `..` in a path would lead to other objects.
         """
-        if namespace is not None:
-            _check_segment(namespace, f"there is no namespace {namespace!r}: this is not a valid name of a namespace")
-        if name:
-            _check_segment(name, f"there is no {self.about(name)}: this is not a valid name of an object")
+        if namespace is not None and not _is_segment(namespace):
+            raise NoNamespaceError(f"there is no namespace {namespace!r}: this is not a valid name of a namespace")
+        if not _is_segment(name):
+            raise NotFoundError(f"there is no {self.about(name)}: this is not a valid name of an object")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if self.namespaced and namespace is not None:
             root += f"/namespaces/{quote(namespace, safe='')}"
@@ -44,10 +44,9 @@ class Kind:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-def _check_segment(name: str, message: str) -> None:
+def _is_segment(name: str) -> bool:
     """Kubernetes' own check of object names (IsValidPathSegmentName)."""
-    if name in {".", ".."} or "/" in name or "%" in name:
-        raise NotFoundError(message)
+    return name not in {".", ".."} and "/" not in name and "%" not in name
 
 
 WORKFLOW: Final = Kind("Workflow", "argoproj.io", "v1alpha1", "workflows")

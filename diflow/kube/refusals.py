@@ -16,6 +16,7 @@ from diflow.errors import (
     ConflictError,
     DiflowError,
     InvalidError,
+    NoNamespaceError,
     NotFoundError,
     TooLargeError,
     UnauthorizedError,
@@ -175,7 +176,7 @@ def _absent(path: str, about: str, message: str) -> DiflowError:
         return UnknownKindError(f"this server knows no {path}: is it a Kubernetes API server?")
     match = re.match(r'namespaces "([^"]*)" not found', message)
     if match:
-        return NotFoundError(f"there is no namespace {match[1]!r}: check -n, or create it")
+        return NoNamespaceError(f"there is no namespace {match[1]!r}: check -n, or create it")
     return NotFoundError(f"there is no {about}: check the name and the namespace")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from diflow import ConflictError, DIJob, Task, keys
+from diflow.errors import NoNamespaceError
 from diflow.jobs import lookup, parts, submit, suspend, wait
 from diflow.jobs.follow import follow
 from diflow.jobs.scale import scale
@@ -20,7 +21,7 @@ from diflow.workflows.pods import dijob_annotation
 from diflow.workflows.successor import successor
 from tests.builders import job, template
 from tests.cli.runner import Cli, play
-from tests.kube.fakeapi import Answer, Request
+from tests.kube.fakeapi import Answer, Request, status
 from tests.state.seen import SeenJob, at, history
 
 GANG = {keys.SCHEDULING: "gang"}
@@ -420,3 +421,12 @@ def test_a_job_that_names_itself_as_its_next_part_is_found_with_few_requests(dif
     assert made is not None
     assert made["metadata"]["uid"] == metadata["uid"]
     assert len(diflow.api.requests) - before == 2
+
+
+def test_a_job_that_does_not_exist_is_told_from_a_namespace_that_does_not(diflow: Cli) -> None:
+    assert parts.newest(diflow.api.cluster(), "there is no namespace/x") is None
+    with pytest.raises(NoNamespaceError):
+        parts.newest(diflow.api.cluster(), "job", namespace="a/b")
+    diflow.api.fail(status(404, 'namespaces "nowhere" not found', reason="NotFound"))
+    with pytest.raises(NoNamespaceError):
+        parts.newest(diflow.api.cluster(), "job", namespace="nowhere")

@@ -17,6 +17,7 @@ from diflow.errors import (
     ConflictError,
     DiflowError,
     InvalidError,
+    NoNamespaceError,
     NotFoundError,
     TooLargeError,
     UnauthorizedError,
@@ -133,7 +134,7 @@ def test_a_json_patch_is_a_list_and_a_mapping_is_merged(api: FakeApi) -> None:
             r"larger than the cluster keeps",
         ),
         (status(404, 'workflows "a" not found'), NotFoundError, r"there is no Workflow a: check the name"),
-        (status(404, 'namespaces "lab" not found'), NotFoundError, r"there is no namespace 'lab'"),
+        (status(404, 'namespaces "lab" not found'), NoNamespaceError, r"there is no namespace 'lab'"),
         (
             status(404, "the server could not find the requested resource"),
             UnavailableError,
