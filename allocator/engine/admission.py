@@ -129,9 +129,13 @@ def free_now(capacity: FreeCapacity, jobs: Iterable[Job], now: float) -> FreeCap
 
 
 def former_pods(job: Job, capacity: FreeCapacity) -> list[PodRead]:
-    """Bound pods of earlier rounds, restarts and Workflows. While one exists, a preemptible job is not admitted."""
+    """Bound pods of earlier rounds, restarts and Workflows, and those that Argo has forgotten. While one exists, a
+    preemptible job is not admitted."""
     latest = job.latest_restart
     older = [
-        pod for pod in job.pods if pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
+        pod
+        for pod in job.pods
+        if pod.place
+        and (pod.place.round != job.read.current or pod.place.restart < latest or pod.identity.uid in job.forgotten)
     ]
     return [pod for pod in (*older, *job.old_pods) if pod.host and not capacity.is_lost(pod.host)]

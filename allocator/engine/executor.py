@@ -262,7 +262,8 @@ class Executor:
         return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
 
     def _repaired(self, write: Write) -> Write:
-        """The write with its content, for the newest version of the Workflow.
+        """The write with its content, for the newest version of the Workflow. Pods of the removed nodes that Argo does
+        not adopt are ended by the next writes for the job (`Job.forgotten`).
 
         Raises ConflictError if there is nothing to repair any more.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,9 +72,47 @@ class Job:
         )
 
     def is_wanted(self, pod: PodRead) -> bool:
-        """Whether the pod is of the current round and not released."""
+        """Whether the pod is of the current round, not released, and not forgotten."""
         job = self.read
-        return pod.place is not None and pod.place.round == job.current and pod.member not in job.released
+        return (
+            pod.place is not None
+            and pod.place.round == job.current
+            and pod.member not in job.released
+            and pod.identity.uid not in self.forgotten
+        )
+
+    @cached_property
+    def forgotten(self) -> Set[str]:
+        """The uids of the pods of the current round that Argo has made and then forgotten.
+
+        Argo makes a pod before it records its node. If that node is removed, as by a repair, or never recorded, Argo
+        goes on with an earlier attempt and looks at the pod no more. A pod is forgotten if its attempt is later than
+        all that are recorded of its replica, and the one before it is not recorded or has a live pod: Argo makes the
+        next attempt of a pod that has ended.
+        """
+        tree, current = self.read.tree, self.read.current
+        if tree.is_offloaded:
+            return frozenset()
+        later: list[tuple[PodRead, tuple[str, tuple[int, int, int, int]]]] = []
+        for pod in self.pods:
+            place = pod.place
+            if place is None or place.round != current or not place.is_repeated:
+                continue
+            of_round = (tree.restart_of.get(current, 0), place.incarnation, 0, 0)
+            recorded = max(tree.newest.get(pod.member, of_round), of_round)
+            if place.order > recorded:
+                later.append((pod, (pod.member, recorded)))
+        if not later:
+            return frozenset()
+        live = {(pod.member, pod.place.order) for pod in self.pods if pod.place and not pod.is_terminating}
+        return frozenset(pod.identity.uid for pod, before in later if before in live or not self._is_next(pod))
+
+    def _is_next(self, pod: PodRead) -> bool:
+        """Whether Argo has recorded an earlier attempt of the pod's replica, or of its round."""
+        place, tree = pod.place, self.read.tree
+        if place is None:
+            return False
+        return pod.member in tree.members if place.counted or place.uncounted else place.round in tree.restart_of
 
     def members(self) -> Iterator[tuple[str, int, str]]:
         """(task, index, member) of each replica that should run now."""

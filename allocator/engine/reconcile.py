@@ -228,14 +228,17 @@ def _lost(job: Job, capacity: FreeCapacity) -> list[Write]:
 
 def _unwanted(job: Job, capacity: FreeCapacity) -> list[Write]:
     return [
-        patches.stop(pod, job.key, f"{REJECTED}: {_released(job.read, pod)}", timestamp(capacity.now_seconds))
+        patches.stop(pod, job.key, f"{REJECTED}: {_released(job, pod)}", timestamp(capacity.now_seconds))
         for pod in job.leaving()
         if not pod.is_stopping and not pod.is_terminating and not (pod.host and capacity.is_lost(pod.host))
     ]
 
 
-def _released(read: JobRead, pod: PodRead) -> str:
+def _released(job: Job, pod: PodRead) -> str:
     """Why a pod was released."""
+    read = job.read
+    if pod.identity.uid in job.forgotten:
+        return "Argo has forgotten it, and goes on with an earlier attempt"
     if pod.place is not None and pod.place.round == read.current:
         return "released, as fewer replicas are wanted"
     return f"released for round {read.current}"

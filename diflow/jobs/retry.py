@@ -117,7 +117,8 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
 
 def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | None:
     """The merge patch of a Workflow of which Argo creates no pods after `argo retry`, and the ids of the nodes whose
-    pods must be deleted first. None if there is nothing to repair, or if Argo keeps the nodes in its database.
+    pods must be deleted first (the allocator may not delete them: it ends those that Argo then knows no more). None if
+    there is nothing to repair, or if Argo keeps the nodes in its database.
 
     The patch removes nodes that Argo makes again: those of `left_by_argo_retry`, and what is below them. A replica that
     had several attempts gets the full backoffLimit. The patch is valid only for this version of the Workflow.

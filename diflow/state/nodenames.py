@@ -46,6 +46,11 @@ class NodeName:
         return bool(self.task) and not self.is_pod and not self.is_counted_attempt
 
     @property
+    def is_repeated(self) -> bool:
+        """It follows an earlier attempt of its replica, or of its round."""
+        return bool(self.restart or self.counted or self.uncounted)
+
+    @property
     def order(self) -> tuple[int, int, int, int]:
         """Sort key: of two pods of one index and round, the later one is greater."""
         return (self.restart, self.incarnation, self.counted, self.uncounted)

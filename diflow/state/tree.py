@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from diflow import keys
 from diflow.state import nodenames
 from diflow.state.failures import Rules, Verdict
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import FULFILLED, Node
-
-_Fields = dict[str, Any]
 
 _FAILED: Final = ("Failed", "Error")
 _LONGEST_SAID: Final = 300
@@ -70,7 +68,7 @@ class Tree:
     endings: tuple[Ending, ...] = ()
     """The failed attempts of the last round in their order, of a job with a failure policy."""
     newest: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
-    """The last attempt of each member of the last round that Argo has recorded, of such a job."""
+    """The last pod of each member of the last round that Argo has recorded, if it is not the member's first one."""
     is_stuck: bool = False
     """Argo creates no pods, because `argo retry` has kept what it should have removed (`left_by_argo_retry`)."""
 
@@ -107,6 +105,13 @@ def read_tree(
     latest = [(place, node) for place, node in places if place.task and place.restart == restart_of[place.round]]
     had_host = {place.round for place, node in pods if node.had_host}
     pending = (node.message for place, node in places if node.phase == "Pending" and place.is_pod)
+    last = max((place.round_index for place, _ in places), default=0)
+    of_last = [(place, node) for place, node in pods if place.round_index == last]
+    newest: dict[str, tuple[int, int, int, int]] = {}
+    for place, _ in of_last:
+        if place.is_repeated:
+            member = _member(place)
+            newest[member] = max(newest.get(member, place.order), place.order)
     return Tree(
         members={_member(place): node.phase for place, node in latest if place.is_member},
         restart_of=restart_of,
@@ -121,8 +126,9 @@ def read_tree(
         count=len(nodes),
         is_offloaded=is_offloaded,
         says=next(filter(None, pending), "")[:_LONGEST_SAID],
+        newest=newest,
         is_stuck=bool(left_by_argo_retry(nodes)),
-        **({} if rules is None else _endings(places, rules)),
+        endings=() if rules is None else _endings(of_last, rules),
     )
 
 
@@ -186,34 +192,26 @@ def _is_attempt(place: NodeName | None) -> bool:
     return place is not None and (place.is_counted_attempt or (place.is_attempt_of_round and not place.task))
 
 
-def _endings(places: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules]) -> _Fields:
-    last = max((place.round_index for place, _ in places), default=0)
-    known = {task: rules(task) for task in {place.task for place, _ in places}}
-    newest: dict[str, tuple[int, int, int, int]] = {}
-    endings: list[Ending] = []
-    for place, node in places:
-        if place.round_index != last or not place.is_pod or node.type != "Pod":
-            continue
-        member = _member(place)
-        newest[member] = max(newest.get(member, place.order), place.order)
-        if node.phase in _FAILED:
-            endings.append(
-                Ending(
-                    attempt=f"{member}/{place.restart}/{place.counted}/{place.uncounted}@{node.finished}",
-                    round=place.round,
-                    task=place.task,
-                    index=place.index,
-                    member=member,
-                    order=place.order,
-                    host=node.host,
-                    memory=node.memory,
-                    message=node.message[:_LONGEST_MESSAGE],
-                    finished=node.finished,
-                    verdict=known[place.task].judge(node.message),
-                )
-            )
-    endings.sort(key=lambda end: (end.order, end.task, end.index))
-    return {"endings": tuple(endings), "newest": newest}
+def _endings(pods: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules]) -> tuple[Ending, ...]:
+    known = {task: rules(task) for task in {place.task for place, _ in pods}}
+    endings = [
+        Ending(
+            attempt=f"{_member(place)}/{place.restart}/{place.counted}/{place.uncounted}@{node.finished}",
+            round=place.round,
+            task=place.task,
+            index=place.index,
+            member=_member(place),
+            order=place.order,
+            host=node.host,
+            memory=node.memory,
+            message=node.message[:_LONGEST_MESSAGE],
+            finished=node.finished,
+            verdict=known[place.task].judge(node.message),
+        )
+        for place, node in pods
+        if node.phase in _FAILED
+    ]
+    return tuple(sorted(endings, key=lambda end: (end.order, end.task, end.index)))
 
 
 def is_never_made(node: Node) -> bool:
@@ -224,5 +222,5 @@ def is_never_made(node: Node) -> bool:
         and place.is_pod
         and "shutdown with strategy" in node.message
         and not node.host
-        and (place.counted + place.restart > 0 or place.uncounted > 0)
+        and place.is_repeated
     )

@@ -200,6 +200,8 @@ class FakeCluster:
         """The most live pods of a job that the API server accepts."""
         self._trees: dict[str, _Tree] = {}
         self._copies: dict[str, list[tuple[float, Json]]] = {}
+        self._torn: dict[str, Json] = {}
+        """Nodes that Argo has merged into a Workflow, by its uid, until somebody removes them."""
         self._kubelet: dict[str, _Kubelet] = {}
         self._uids = 0
         self.problems: list[str] = []
@@ -296,6 +298,32 @@ class FakeCluster:
         status = {"phase": "Running", "startedAt": self._time(), "nodes": dict(_nodes(name, tree))}
         spec = {key: value for key, value in workflow["spec"].items() if key != "shutdown"}
         self.api.add(WORKFLOW, {**workflow, "spec": spec, "status": status})
+
+    def make_pods_while_repaired(self, name: str, *, is_recorded: bool) -> list[str]:
+        """Argo looks at an old copy of a job that was repaired: it creates pods of the attempt (1) of each replica, or
+        of the round. Unless it is killed before, it merges what has changed of their nodes into the repaired ones.
+        Returns the names of the pods."""
+        obj = self.workflow(name)
+        live, torn = _read(obj), dict[str, Json]()
+        round_ = _Round(f"{name}.round({len(live.rounds) - 1}:{live.current})", live.current)
+        again = f"{round_.name}(1)" if live.round_limit is not None else round_.name
+        made: list[str] = []
+        for task in live.tasks:
+            for position, text in enumerate(live.members(live.current, task)):
+                member = _Member(f"{again}.{task}({position}:{text})", task, position, text)
+                latest = _Try(f"{member.name}(1)" if live.replica_limit is not None else member.name)
+                member.tries = [latest, latest]
+                round_.attempts = [_Attempt(again), _Attempt(again)]
+                self._make_pod(live, round_, member, latest)
+                pod = latest.pods[0]
+                made.append(pod.pod)
+                torn[f"{latest.name}.{task}"] = {"children": [pod.name]}
+                torn[pod.name] = {"id": pod.name, "name": pod.name, "type": "Pod", "phase": "Pending"}
+        if is_recorded:
+            self._torn[live.uid] = torn
+            status = {**obj["status"], "nodes": {**obj["status"]["nodes"], **torn}}
+            self._change_workflow(name, lambda obj: {**obj, "status": status})
+        return made
 
     def stop(self, name: str) -> None:
         """As `argo stop`."""
@@ -439,7 +467,12 @@ class FakeCluster:
         phase, message = "Running", ""
         try:
             live = _read(self._copy(obj))
-            _drop_removed(tree, (obj.get("status") or {}).get("nodes") or {})
+            there = (obj.get("status") or {}).get("nodes") or {}
+            torn = {node_id: node for node_id, node in self._torn.pop(live.uid, {}).items() if node_id in there}
+            _drop_removed(tree, there)
+            if torn:
+                self._torn[live.uid] = torn
+                return
             self._walk(live, tree)
             if tree.gave_up and not live.is_stopping:
                 self.stop(live.name)
@@ -606,6 +639,9 @@ class FakeCluster:
         digest = hashlib.sha256(f"{live.uid}{name}".encode()).hexdigest()[:10]
         node = _PodNode(name, f"{live.name}-{member.task}-{digest}", self.time.now())
         latest.pods.append(node)
+        with self.api.changed:
+            if node.pod in self.api.objects.get(POD.path(live.namespace), {}):
+                return  # Argo takes a pod of this name for its own, even one that has ended
         values = {
             "workflow.name": live.name,
             "workflow.namespace": live.namespace,

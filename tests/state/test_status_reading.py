@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from diflow.state.nodes import nodes
 from diflow.state.observe import observe
 from diflow.state.status import derive
+from diflow.state.tree import read_tree
 from tests.state.seen import SeenJob, at, phases
 
 
@@ -152,6 +154,11 @@ def test_the_pods_of_steps_are_not_replicas() -> None:
     job.node(".service(0)", kind="Pod").node(".onExit(0)", kind="Pod")
     job.node(".round(0:1).superseded", kind="Skipped", phase="Skipped")
     assert job.derive().task_status == {"learner": {"Running": 1}}
+
+
+def test_the_last_recorded_pod_of_each_member_is_known_unless_it_is_the_first() -> None:
+    newest = read_tree(nodes(busy().workflow())[0]).newest
+    assert newest == {"1/collector/0": (0, 0, 1, 0), "1/collector/1": (0, 0, 0, 1)}
 
 
 def test_a_workflow_whose_name_begins_with_anothers_is_not_mixed_up() -> None:

@@ -80,6 +80,57 @@ def test_the_allocator_may_be_killed_at_each_write(at: Lab, *, preemptible: bool
     assert at.cluster.problems == []
 
 
+@KINDS
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["torn", "unrecorded"])
+def test_pods_that_argo_has_forgotten_are_ended_and_take_no_place(
+    at: Lab, *, preemptible: bool, is_recorded: bool
+) -> None:
+    fail(at, preemptible=preemptible)
+    at.cluster.retry_as_argo_does("job")
+    at.until(lambda: _is_repaired(at), "it is repaired")
+    forgotten = at.cluster.make_pods_while_repaired("job", is_recorded=is_recorded)
+    at.until(lambda: len(at.cluster.running("job")) == 2, "it runs again", seconds=120)
+    assert not set(forgotten) & {pod["metadata"]["name"] for pod in at.cluster.of("job").values()}
+    assert not [name for name in forgotten if at.cluster.pod(name)["spec"].get("nodeName")], "none of them has run"
+    assert set(_nodes_of_pods(at)) <= at.cluster.workflow("job")["status"]["nodes"].keys()
+    assert at.cluster.restarts("job") == 0
+    at.rest()
+    at.cluster.finish(at.cluster.of("job")["worker-0"]["metadata"]["name"], code=1)
+    at.until(lambda: at.cluster.restarts("job") == 1, "its first failure is retried", seconds=120)
+    at.rest()
+    assert len(at.cluster.running("job")) == 2, "though Argo takes the pods that have ended for the next attempt"
+    assert at.cluster.phase("job") == "Running"
+    assert at.cluster.problems == []
+
+
+@KINDS
+@pytest.mark.parametrize("is_sent", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("write", [1, 2, 3, 4])
+def test_the_allocator_may_be_killed_while_it_ends_forgotten_pods(
+    at: Lab, *, preemptible: bool, write: int, is_sent: bool
+) -> None:
+    fail(at, preemptible=preemptible)
+    at.cluster.retry_as_argo_does("job")
+    at.until(lambda: _is_repaired(at), "it is repaired")
+    crash = Crash(at=write, is_sent=is_sent)
+    assert at.daemon is not None
+    at.daemon.line.before, at.daemon.line.after = crash.before, crash.after
+    forgotten = at.cluster.make_pods_while_repaired("job", is_recorded=True)
+    rest_through_crashes(at)
+    assert crash.seen >= write
+    assert len(at.cluster.running("job")) == 2
+    assert not set(forgotten) & {pod["metadata"]["name"] for pod in at.cluster.of("job").values()}
+    assert at.cluster.problems == []
+
+
+def _is_repaired(at: Lab) -> bool:
+    return "Repaired" in [reason for reason, _ in at.events("job")]
+
+
+def _nodes_of_pods(at: Lab) -> list[str]:
+    return [pod["metadata"]["annotations"]["workflows.argoproj.io/node-id"] for pod in at.cluster.of("job").values()]
+
+
 def test_a_stopped_job_is_not_started_by_the_repair(at: Lab) -> None:
     fail(at, preemptible=False)
     at.end()

@@ -17,6 +17,7 @@ from diflow.allocator.engine.reconcile import Pace, reconcile
 from diflow.durations import timestamp
 from diflow.state.failures import UNCOUNTED_MESSAGES
 from diflow.state.roster import roster
+from diflow.state.tree import Tree
 from tests.allocator.values import CPU, NOW, capacity, job, node, pod, read, role, tree
 
 
@@ -163,8 +164,9 @@ def test_the_rest_of_a_gang_follows_what_was_admitted_before_a_crash() -> None:
 
 def test_a_retry_is_admitted_to_its_old_place() -> None:
     again = pod("w-1", made=1)
-    assert told(out(job(read(nodes=PLACED), pod("w-0", on="a"), again))) == [(again.identity.name, "to b")]
-    finished = job(read(nodes=PLACED, tree=tree(w_0="Succeeded")), again)
+    doing = read(nodes=PLACED, tree=tree(w_0="Running", w_1="Running"))
+    assert told(out(job(doing, pod("w-0", on="a"), again))) == [(again.identity.name, "to b")]
+    finished = job(read(nodes=PLACED, tree=tree(w_0="Succeeded", w_1="Running")), again)
     assert told(out(finished)) == [(again.identity.name, "to b")], "its peer has finished, and is not waited for"
 
 
@@ -183,6 +185,41 @@ def test_a_restarted_round_waits_for_the_pods_of_its_last_restart() -> None:
     new = (pod("w-0", restart=1), pod("w-1", restart=1))
     assert out(job(doing, pod("w-0", restart=0, on="a", is_stopping=True), *new)) == []
     assert len(out(job(doing, *new))) == 2
+
+
+# --- pods that Argo has forgotten -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [{"restart": 1}, {"made": 1}], ids=["round", "replica"])
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["nothing recorded", "the earlier attempt lives"])
+def test_a_pod_that_argo_has_forgotten_is_ended_and_takes_no_place(later: dict[str, Any], *, is_recorded: bool) -> None:
+    at = tree(w_0="Running", w_1="Running") if is_recorded else Tree()
+    doing = read(nodes=PLACED, is_preemptible="restart" in later, tree=at)
+    forgotten = (pod("w-0", **later), pod("w-1", **later))
+    real = (pod("w-0"), pod("w-1")) if is_recorded else ()
+    writes = out(job(doing, *forgotten, *real))
+    ended = [write for write in writes if write.subresource == "status"]
+    assert [write.target for write in ended] == [one.identity for one in forgotten]
+    assert all(_is_uncounted(write) for write in ended), "Argo takes them for its next attempts, which must not count"
+    assert told(writes[2:]) == [(one.identity.name, f"to {node}") for one, node in zip(real, "ab", strict=False)]
+
+
+def test_a_job_is_not_admitted_beside_the_pods_that_argo_has_forgotten() -> None:
+    doing = read(nodes=PLACED, is_preemptible=True, tree=tree(w_0="Running", w_1="Running"))
+    (write,) = out(job(doing, pod("w-0"), pod("w-1"), pod("w-0", restart=1, on="a")))
+    assert write.body == {"spec": {"activeDeadlineSeconds": 1}}
+
+
+def test_the_next_attempt_is_not_forgotten_while_argo_has_not_recorded_it() -> None:
+    """Argo makes a pod before it writes its node. Of offloaded nodes nothing is known."""
+    known = tree(w_0="Running", w_1="Running")
+    assert not job(read(nodes=PLACED, tree=known), pod("w-0", made=1), pod("w-1")).forgotten
+    assert not job(read(nodes=PLACED, tree=known), pod("w-0", restart=1), pod("w-1", on="a")).forgotten
+    left = pod("w-0", on="a", is_terminating=True)
+    assert not job(read(nodes=PLACED, tree=known), left, pod("w-0", made=1)).forgotten
+    recorded = replace(known, newest={"1/w/0": (0, 0, 0, 1)})
+    assert not job(read(nodes=PLACED, tree=recorded), pod("w-0", on="a"), pod("w-0", made=1)).forgotten
+    assert not job(read(nodes=PLACED, tree=Tree(is_offloaded=True)), pod("w-0", made=1)).forgotten
 
 
 # --- fewer replicas ---------------------------------------------------------------------------------------------------
