@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -34,7 +35,10 @@ _ARCHIVING = "workflows.argoproj.io/workflow-archiving-status"
 _PHASE = "workflows.argoproj.io/phase"
 _SEPARATORS_FIRST: Final = str.maketrans(".(\0\1", "\0\1\2\2")
 _PODS_GONE_SECONDS: Final = 30.0
-_POLL_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = (0.2, 2.0)
+_DELETES_AT_ONCE: Final = 16
+_TRIES: Final = 3
+"""How often the Workflow is read and written, if it changes in between."""
 
 
 def retry(
@@ -48,34 +52,58 @@ def retry(
     kept, and so are the nodes that are left out, until their time is over. A job that `argo retry` has left without
     pods is repaired.
 
-    Raises ConflictError if the job has not failed, or is changed meanwhile.
+    Raises ConflictError if the job has not failed, or is changed all the time.
     """
     cluster = cluster or Cluster.connect()
-    workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
-    name = workflow["metadata"]["name"]
-    mended = repair(workflow)
-    new, forgotten = mended or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
-    pods = [
-        pod for pod in cluster.list_all(POD, namespace=namespace, labels=selector(name)) if _node_id(pod) in forgotten
-    ]
-    for pod in pods:
-        cluster.delete(POD, pod["metadata"]["name"], namespace=namespace)
-    _wait_gone(cluster, name, forgotten, namespace=namespace)
-    if mended is None:
-        cluster.replace(WORKFLOW, name, new, namespace=namespace)
+    for left in reversed(range(_TRIES)):
+        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+        mended = repair(workflow)
+        new, forgotten = mended or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        _delete_pods(cluster, workflow["metadata"]["name"], forgotten, namespace=namespace)
+        try:
+            _write(cluster, workflow, new, is_patch=mended is not None, namespace=namespace)
+        except ConflictError:  # the pods are deleted already: what is to be written is derived again
+            if not left:
+                raise
+        else:
+            return
+
+
+def _write(
+    cluster: Cluster, workflow: dict[str, Any], new: dict[str, Any], *, is_patch: bool, namespace: str | None
+) -> None:
+    """Replace this version of the Workflow, or patch it."""
+    metadata = workflow["metadata"]
+    if not is_patch:
+        cluster.replace(WORKFLOW, metadata["name"], new, namespace=namespace)
         return
-    is_this = {"uid": workflow["metadata"]["uid"], "resourceVersion": workflow["metadata"]["resourceVersion"]}
+    is_this = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
     patch = {**new, "metadata": {**new.get("metadata", {}), **is_this}}
-    cluster.patch(WORKFLOW, name, patch, namespace=namespace)
+    cluster.patch(WORKFLOW, metadata["name"], patch, namespace=namespace)
 
 
-def _wait_gone(cluster: Cluster, name: str, forgotten: set[str], *, namespace: str | None) -> None:
-    """Wait for the deletion of the old pods, as the new ones have the same names."""
+def _delete_pods(cluster: Cluster, name: str, forgotten: set[str], *, namespace: str | None) -> None:
+    """Delete the pods of these nodes, and wait until they are gone, as the new ones have the same names."""
+
+    def there() -> list[dict[str, Any]]:
+        pods = cluster.list_all(POD, namespace=namespace, labels=selector(name), metadata_only=True)
+        return [pod["metadata"] for pod in pods if _node_id(pod) in forgotten]
+
+    def delete(pod: dict[str, Any]) -> None:
+        cluster.delete(POD, pod["name"], namespace=namespace, uid=pod["uid"])
+
+    pods = there() if forgotten else []
+    if not pods:
+        return
+    with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
+        list(pool.map(delete, pods))
     deadline = time.monotonic() + _PODS_GONE_SECONDS
-    while any(_node_id(pod) in forgotten for pod in cluster.list_all(POD, namespace=namespace, labels=selector(name))):
+    pause, longest = _POLL_SECONDS
+    while there():
         if time.monotonic() > deadline:
             raise ConflictError(f"old pods of job {name} are still being deleted: try again in a moment")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
 
 
 def _node_id(pod: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from diflow.kube.kinds import (
 )
 from tests.allocator import fencing
 from tests.cli.runner import Cli, run
-from tests.kube.fakeapi import status
+from tests.kube.fakeapi import Request, status
 from tests.state.seen import SeenJob
 
 
@@ -111,10 +111,55 @@ def test_only_a_failed_job_can_be_retried(diflow: Cli, job: SeenJob, text: str) 
     assert diflow.api.seen("PUT") == []
 
 
-def test_a_retry_of_a_job_that_changed_meanwhile_is_a_conflict(diflow: Cli) -> None:
+def test_a_retry_of_a_job_that_changed_meanwhile_begins_again(diflow: Cli) -> None:
+    """The pods are deleted before the Workflow is written: the write must not be lost by a change in between."""
     diflow.has(failed())
-    diflow.api.fail(status(409, "modified", reason="Conflict"), method="PUT")
+
+    def change(request: Request) -> None:
+        if request.method == "DELETE" and not stored(diflow)["metadata"]["labels"].get("changed"):
+            workflow = stored(diflow)
+            labels = {**workflow["metadata"]["labels"], "changed": "yes"}
+            diflow.api.add(WORKFLOW, {**workflow, "metadata": {**workflow["metadata"], "labels": labels}})
+
+    diflow.api.rule(change)
+    assert diflow("retry", "job").code == 0
+    assert len(diflow.api.seen("PUT")) == 2
+    assert stored(diflow)["metadata"]["labels"]["changed"] == "yes"
+    assert "phase" not in stored(diflow)["status"]
+
+
+def test_a_retry_of_a_job_that_changes_all_the_time_is_a_conflict(diflow: Cli) -> None:
+    diflow.has(failed())
+    diflow.api.fail(status(409, "modified", reason="Conflict"), method="PUT", times=100)
     assert diflow("retry", "job").code == 4
+    assert len(diflow.api.seen("PUT")) == 3
+
+
+def test_a_retry_reads_only_the_metadata_of_pods_and_deletes_the_ones_that_it_has_seen(diflow: Cli) -> None:
+    diflow.has(failed())
+    pods = diflow.api.objects[POD.path("default")].items()
+    uids = {pod["metadata"]["uid"] for name, pod in pods if "collector" in name}
+    assert diflow("retry", "job").code == 0
+    lists = [request for request in diflow.api.seen("GET") if request.path == POD.path("default")]
+    assert lists
+    assert all("as=PartialObjectMetadataList" in request.headers["Accept"] for request in lists)
+    assert {request.body["preconditions"]["uid"] for request in diflow.api.seen("DELETE")} == uids
+
+
+def test_a_pod_that_somebody_has_made_meanwhile_is_not_deleted_by_a_retry(diflow: Cli) -> None:
+    diflow.has(failed())
+    name, pod = next(
+        (name, pod) for name, pod in diflow.api.objects[POD.path("default")].items() if "collector" in name
+    )
+
+    def replace(request: Request) -> None:
+        if request.method == "DELETE" and request.path == POD.path("default", name):
+            diflow.api.add(POD, {**pod, "metadata": {**pod["metadata"], "uid": "another"}})
+
+    diflow.api.rule(replace)
+    assert diflow("retry", "job").code == 4
+    assert diflow.api.objects[POD.path("default")][name]["metadata"]["uid"] == "another"
+    assert diflow.api.seen("PUT") == []
 
 
 def test_a_retry_repairs_a_job_that_argo_retry_has_left_without_pods(diflow: Cli) -> None:
@@ -136,7 +181,7 @@ def test_a_retry_repairs_a_job_that_argo_retry_has_left_without_pods(diflow: Cli
 
 
 def test_a_retry_waits_until_the_old_pods_are_gone(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diflow.jobs.retry._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("diflow.jobs.retry._POLL_SECONDS", (0.01, 0.01))
     monkeypatch.setattr("diflow.jobs.retry._PODS_GONE_SECONDS", 0.1)
     diflow.has(failed())
     diflow.api.rule(lambda r: status(200, "") if r.method == "DELETE" else None)
