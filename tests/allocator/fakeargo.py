@@ -299,21 +299,21 @@ class FakeCluster:
         spec = {key: value for key, value in workflow["spec"].items() if key != "shutdown"}
         self.api.add(WORKFLOW, {**workflow, "spec": spec, "status": status})
 
-    def make_pods_while_repaired(self, name: str, *, is_recorded: bool) -> list[str]:
-        """Argo looks at an old copy of a job that was repaired: it creates pods of the attempt (1) of each replica, or
-        of the round. Unless it is killed before, it merges what has changed of their nodes into the repaired ones.
+    def make_pods_while_repaired(self, name: str, *, is_recorded: bool, attempt: int = 1) -> list[str]:
+        """Argo looks at an old copy of a job that was repaired: it creates pods of this attempt of each replica, or of
+        the round. Unless it is killed before, it merges what has changed of their nodes into the repaired ones.
         Returns the names of the pods."""
         obj = self.workflow(name)
         live, torn = _read(obj), dict[str, Json]()
         round_ = _Round(f"{name}.round({len(live.rounds) - 1}:{live.current})", live.current)
-        again = f"{round_.name}(1)" if live.round_limit is not None else round_.name
+        again = f"{round_.name}({attempt})" if live.round_limit is not None else round_.name
         made: list[str] = []
         for task in live.tasks:
             for position, text in enumerate(live.members(live.current, task)):
                 member = _Member(f"{again}.{task}({position}:{text})", task, position, text)
-                latest = _Try(f"{member.name}(1)" if live.replica_limit is not None else member.name)
-                member.tries = [latest, latest]
-                round_.attempts = [_Attempt(again), _Attempt(again)]
+                latest = _Try(f"{member.name}({attempt})" if live.replica_limit is not None else member.name)
+                member.tries = [latest] * (attempt + 1)
+                round_.attempts = [_Attempt(again)] * (attempt + 1)
                 self._make_pod(live, round_, member, latest)
                 pod = latest.pods[0]
                 made.append(pod.pod)

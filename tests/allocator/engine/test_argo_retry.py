@@ -123,6 +123,19 @@ def test_the_allocator_may_be_killed_while_it_ends_forgotten_pods(
     assert at.cluster.problems == []
 
 
+@KINDS
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["torn", "unrecorded"])
+def test_pods_that_argo_takes_for_its_own_again_run(at: Lab, *, preemptible: bool, is_recorded: bool) -> None:
+    """Those of the first attempt, with which Argo begins after the repair: it finds them by their names."""
+    fail(at, preemptible=preemptible)
+    at.cluster.retry_as_argo_does("job")
+    at.until(lambda: _is_repaired(at), "it is repaired")
+    made = at.cluster.make_pods_while_repaired("job", is_recorded=is_recorded, attempt=0)
+    at.until(lambda: len(at.cluster.running("job")) == 2, "it runs again", seconds=120)
+    assert set(made) == {pod["metadata"]["name"] for pod in at.cluster.of("job").values()}
+    assert at.cluster.problems == []
+
+
 def _is_repaired(at: Lab) -> bool:
     return "Repaired" in [reason for reason, _ in at.events("job")]
 
