@@ -18,7 +18,7 @@ from benchmarks import allocating
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, POD
 from tests.builders import template
-from tests.clusters import ROOT, TestCluster
+from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import Daemon
 from tests.e2e.live import FAKE
 
@@ -46,9 +46,16 @@ def fake_nodes(found: TestCluster, count: int) -> None:
 
 
 def controller_restarts(found: TestCluster) -> None:
-    """Wait for Argo's controller after a change of its Deployment."""
+    """Wait until Argo's controller works again after a change of its Deployment."""
     found.kubectl("rollout", "status", "deployment/workflow-controller", "-n", "argo", "--timeout=280s")
-    time.sleep(30)  # until it has the Lease of the one before, and has looked at all Workflows once
+
+    def leads() -> bool:
+        pods = found.kubectl("get", "pods", "-n", "argo", "-l", "app=workflow-controller", "-o", "name").split()
+        lease = ("get", "lease", "workflow-controller", "-n", "argo", "-o", "jsonpath={.spec.holderIdentity}")
+        return pods == [f"pod/{found.kubectl(*lease)}"]
+
+    wait_until("Argo's new controller has the Lease of the one before", leads, timeout=120)
+    time.sleep(5)  # until it has looked at all Workflows once
 
 
 def fake_template(seconds: float, cpu: str = "1") -> Json:
