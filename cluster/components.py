@@ -7,6 +7,7 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from cluster.plan import Plan
 _PROBE_SECONDS = 10.0
 # With the default, Go's garbage collector takes a fifth of their CPU, which is scarce on a small machine.
 _RARE_COLLECTION = {"GOGC": "400"}
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +135,14 @@ def _apiserver(plan: Plan) -> Component:
 
 
 def _api_server_bytes() -> int:
-    """The memory from which the API server collects more often: a quarter of the machine's, or 2 GiB.
+    """The memory from which the API server collects more often: a quarter of what there is, or 2 GiB.
 
     With ten thousand Workflows, it needs more than 2 GiB, and at its limit it collects half of the time.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in _MEMORY_LIMITS:  # of the container in which this runs
+        with suppress(OSError, ValueError):  # "max" is no limit
+            total = min(total, int(Path(file).read_text()))
     return max(2 * 2**30, total // 4)
 
 

@@ -101,11 +101,15 @@ class Lab:
             if mine:
                 self._clear(name)
 
-    def run_job(self, job: DIJob, *, witness: bool = False) -> AbstractContextManager[Run]:
-        """Create a job's Workflow as diflow renders it; with a witness for `Run.set_and_see`."""
-        from diflow.workflows import render  # noqa: PLC0415 (Hera takes half a second to import)
+    def run_job(self, job: DIJob, *, witness: bool = False, late: bool = False) -> AbstractContextManager[Run]:
+        """Create a job's Workflow as diflow renders it; with a witness for `Run.set_and_see`, and with an annotation of
+        the pods whose value is to exist only in the pods (`shapes.LATE`)."""
+        from diflow.workflows import expressions, render  # noqa: PLC0415 (Hera takes half a second to import)
 
         workflow = render(job)
+        if late:
+            value = expressions.template(expressions.at_creation(shapes.LATE_EXPRESSION))
+            workflow = shapes.annotated(workflow, shapes.LATE, value)
         return self.run(shapes.witnessed(workflow) if witness else workflow)
 
     def until(self, what: str, look: Callable[[], T | None], *, explain: Callable[[], str] = str) -> T:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from diflow import keys, names
+from diflow.bounds import MOST_FULL_HOSTS
 from diflow.conformance import reading, shapes
 from diflow.conformance.finding import FactFailedError
 from diflow.conformance.lab import Lab, Run
@@ -27,7 +29,7 @@ def new_round(lab: Lab) -> Iterator[Outcome]:
         preemptible=True,
         schedulingGates=[{"name": shapes.GATE}],
     )
-    with lab.run_job(job) as run:
+    with lab.run_job(job, late=True) as run:
         old = _gated_round(run, "1", _OLD)
         _admit(run, old)
         _check_env(lab, run, old)
@@ -65,7 +67,8 @@ def new_round(lab: Lab) -> Iterator[Outcome]:
             "succeeded_after_seconds": round(lab.clock() - began, 1),
         },
     )
-    yield Outcome(10, f"DI_NODES, ranks and world of {_OLD} and {_NEW} pods are right in both rounds")
+    detail = f"DI_NODES, ranks and world of {_OLD} and {_NEW} pods are right in both rounds; a late value is there once"
+    yield Outcome(10, detail)
 
 
 def _gated_round(run: Run, round_: str, replicas: int) -> dict[str, reading.Json]:
@@ -95,3 +98,19 @@ def _check_env(lab: Lab, run: Run, pods: dict[str, reading.Json]) -> None:
         wrong = {key: given.get(key) for key, value in wanted.items() if given.get(key) != value}
         if wrong:
             raise FactFailedError(f"pod {host} has {wrong}, not {wanted}")
+        _check_late(pods[host])
+
+
+def _check_late(pod: reading.Json) -> None:
+    """Whether Argo has evaluated an expression (`expressions.at_creation`) for the pod, and not for the copy of its
+    template in the pod."""
+    found = pod["metadata"]["annotations"].get(shapes.LATE)
+    if found != shapes.LATE_VALUE:
+        raise FactFailedError(
+            f"Argo did not evaluate an expression when it created the pod, which has {found!r}: jobs of more than "
+            f"{MOST_FULL_HOSTS} replicas have no list of hosts"
+        )
+    if shapes.LATE_VALUE in json.dumps(pod["spec"]):
+        raise FactFailedError(
+            "Argo evaluates expressions before it creates a pod, so that pods of large jobs are too large"
+        )

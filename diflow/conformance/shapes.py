@@ -19,6 +19,10 @@ STOPPED_EXIT_CODE: Final = 17
 STOPPED_WORD: Final = "saving a checkpoint"
 # The annotation that a pod of `until_told` waits for.
 TOLD: Final = "diflow/probe-told"
+# An annotation with a value that Argo is to evaluate only when it creates a pod, as the list of hosts of large jobs.
+LATE: Final = "diflow/probe-late"
+LATE_EXPRESSION: Final = "'evaluated' + '-once'"
+LATE_VALUE: Final = "evaluated-once"
 WITNESS: Final = "witness"
 PARAM_WITNESSES: Final = "witnesses"
 PARAM_HOLD: Final = "hold"
@@ -74,6 +78,13 @@ def witnessed(workflow: Json) -> Json:
         }
     )
     spec["templates"].append({"name": WITNESS, "suspend": {"duration": f"{{{{workflow.parameters.{PARAM_HOLD}}}}}"}})
+    return workflow
+
+
+def annotated(workflow: Json, annotation: str, value: str) -> Json:
+    """The Workflow with one more annotation in the template of the task's pods."""
+    pod = next(item for item in workflow["spec"]["templates"] if item["name"] == TASK)
+    pod["metadata"]["annotations"][annotation] = value
     return workflow
 
 
