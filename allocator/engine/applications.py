@@ -90,7 +90,6 @@ class Applications:
             CONFIG_MAP,
             fields=f"metadata.name={keys.APPLICATIONS}",
             trim=_trim,
-            on_change=lambda *_: None,
             clock=clock,
             **space,
             **options,

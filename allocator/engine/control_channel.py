@@ -54,7 +54,6 @@ class AllocatorStatus:
 
     namespace: str
     policy: str = ""
-    is_installed: bool = False
     holder: str = ""
     silent_seconds: float = 0.0
     paused: str = ""
@@ -132,7 +131,7 @@ def _look(
     try:
         lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=place)
     except UnauthorizedError as error:
-        seen = AllocatorStatus(place, policy, bool(said), unknown=str(error))
+        seen = AllocatorStatus(place, policy, unknown=str(error))
     else:
         seen = _of_lease(cluster, lease, place, said, now=now)
     if named or seen.is_running or seen.unknown or not elsewhere:
@@ -150,7 +149,7 @@ def _of_lease(
 ) -> AllocatorStatus:
     policy = said.get("policy") or ""
     if lease is None:
-        return AllocatorStatus(place, policy, bool(said))
+        return AllocatorStatus(place, policy)
     spec = lease.get("spec") or {}
     late = seconds_since_renewal(cluster, lease, now=now)
     over = late > float(spec.get("leaseDurationSeconds") or 15) + _CLOCKS_SECONDS
@@ -160,7 +159,6 @@ def _of_lease(
         place,
         # The public ConfigMap has the policy of the installation, which may differ from the leader's.
         (annotations.get(POLICY) if holder else "") or policy,
-        is_installed=True,
         holder=holder,
         silent_seconds=late if over else 0.0,
         paused=annotations.get(PAUSED) or "",

@@ -40,10 +40,6 @@ class CurrentRequests:
         """The present request for one task."""
         return asked(self.job, index, wanted=self.wanted, bounds=self.bounds)
 
-    def parameter(self, name: str) -> str:
-        """The value of a parameter of the Workflow, or ""."""
-        return next((value for known, value in self.parameters if known == name), "")
-
     def change(
         self, wanted: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
     ) -> Json:

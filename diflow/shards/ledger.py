@@ -29,7 +29,6 @@ MOST_WORKERS: Final = 4096
 """With leases in one data set: each request looks at them all. With names of their usual length, fewer fit."""
 MOST_BYTES: Final = 256 * 1024
 """Of the text. Beyond it, units of lost workers are leased, and no others, until leases have ended."""
-LEASE_SECONDS: Final = (10.0, 86_400.0)
 GRACE_SECONDS: Final = 5.0
 """A lease is given to another worker so long after its end: the clocks of two servers may differ."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,20 +22,16 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.cache import Cache, JobKey, JobView
 from diflow.server.api.models import NodeCheckReport
+from diflow.server.api.own_writes import OwnWrite, can_be_tested
 from diflow.server.api.reading import PodRead, WorkflowRead, read_workflow
 from diflow.server.http.errors import ApiError, conflict, unavailable
 from diflow.server.http.pool import Pool
 from diflow.state import nodecheck, untrusted
 from diflow.state.nodecheck import FIGURES, UID_CHARACTERS, Entry, Judge, Record
 
-MANAGER: Final = "diflow-server"
-
 _TRIES: Final = 4
 _LONGEST_PAUSE_SECONDS: Final = 30.0
-_VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
 _PLACE: Final = f"/metadata/annotations/{keys.NODE_CHECK.replace('/', '~1')}"
-# As in reporting.py: other characters may have several encodings, which a `test` would tell apart.
-_PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
 
 log = structlog.get_logger("diflow.server")
 
@@ -58,8 +53,7 @@ class _Waiting:
     began: float = math.inf
     """When the first of the checks began that have reported since the last write, in seconds since 1970."""
     writer: asyncio.Task[None] | None = None
-    written: tuple[str, str, int] = ("", "", 0)
-    """The last write: the Workflow's uid, the text, and the version, which the cache may not have yet."""
+    written: OwnWrite = field(default_factory=OwnWrite)
 
 
 class Checks:
@@ -172,7 +166,9 @@ class Checks:
         view = self._cache.job(*key)
         if view is None:
             return
-        read = _newest(view.workflow, waiting.written)
+        read, last = view.workflow, waiting.written
+        if last.is_newer(read):
+            read = replace(read, check_text=last.text)
         pods = {rank: pod.uid for rank, pod in enumerate(view.members) if pod is not None}
         is_ours = True
         for attempt in range(_TRIES):
@@ -187,7 +183,7 @@ class Checks:
                     read.name,
                     _change(read, text, is_ours=is_ours),
                     namespace=key[0],
-                    manager=MANAGER,
+                    manager=keys.SERVER,
                     metadata_only=True,
                 )
             except InvalidError:
@@ -198,23 +194,15 @@ class Checks:
                 there = untrusted.sub(found, "metadata", "annotations").get(keys.NODE_CHECK)
                 is_ours = there == (read.check_text or None)
                 continue
-            version = untrusted.whole(answer["metadata"].get("resourceVersion"), digits=_VERSION_DIGITS)
-            waiting.written = (read.uid, text, version or 0)
+            waiting.written = OwnWrite.of(read, text, answer)
             return
-
-
-def _newest(read: WorkflowRead, written: tuple[str, str, int]) -> WorkflowRead:
-    """The Workflow with this server's last write, if the cache does not have that yet."""
-    uid, text, version = written
-    known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
-    return replace(read, check_text=text) if uid == read.uid and known is not None and known < version else read
 
 
 def _change(read: WorkflowRead, text: str, *, is_ours: bool) -> list[dict[str, Any]]:
     """The patch that replaces the results as they were read. `is_ours`: what is there is no text that a user has put
     there and that is not read."""
     tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]
-    if is_ours and _PLAIN.fullmatch(read.check_text):
+    if is_ours and can_be_tested(read.check_text):
         # null is only equal to what is not there: the cache may not have the first write yet.
         tests.append({"op": "test", "path": _PLACE, "value": read.check_text or None})
     return [*tests, {"op": "add", "path": _PLACE, "value": text}]

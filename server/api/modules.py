@@ -23,7 +23,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, WORKFLOW
 from diflow.server.api.cache import Cache
 from diflow.server.api.reading import read_workflow
-from diflow.server.api.scale_requests import MANAGER, ScaleRequests, check_readable
+from diflow.server.api.scale_requests import ScaleRequests, check_readable
 from diflow.server.http.errors import conflict, not_found, unprocessable
 from diflow.state import modules, untrusted
 from diflow.state.modules import (
@@ -125,7 +125,7 @@ class ModuleChanges:
                 "create it again"
             )
         try:
-            answer = self._cluster.patch(WORKFLOW, job, patch, namespace=namespace, manager=MANAGER)
+            answer = self._cluster.patch(WORKFLOW, job, patch, namespace=namespace, manager=keys.SERVER)
         except InvalidError as error:  # the uid does not match: another object has this name now
             raise ConflictError(str(error)) from None
         self._cache.observed(answer)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,8 +28,8 @@ from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.cache import Cache, JobKey, JobView
 from diflow.server.api.folding import Report, Shape, fold, written_at
 from diflow.server.api.models import Profiling
+from diflow.server.api.own_writes import OwnWrite, can_be_tested
 from diflow.server.api.reading import WorkflowRead, read_workflow
-from diflow.server.api.scale_requests import MANAGER
 from diflow.server.api.turns import Turns
 from diflow.server.http.errors import ApiError, unavailable
 from diflow.server.http.pool import Pool
@@ -50,10 +49,6 @@ _BURST_SECONDS: Final = 2.0
 _TIDY_AT: Final = 256
 # The share of one CPU below which a container counts as idle: a process that only waits uses a little for its timers.
 _IDLE: Final = 0.01
-_VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
-# The API server may compare the values of a JSON patch's `test` in their encoded form, which is not unique for other
-# characters. This server writes none of them.
-_PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
 
 log = structlog.get_logger("diflow.server")
 
@@ -122,7 +117,7 @@ class Reporter:
         self._sleep = sleep
         self._turns = Turns(rate=rate, burst=_BURST_SECONDS * rate, clock=clock, sleep=sleep)
         self._waiting: dict[JobKey, _Waiting] = {}
-        self._written: dict[JobKey, tuple[str, str, int]] = {}
+        self._written: dict[JobKey, OwnWrite] = {}
         self._beats: dict[JobKey, tuple[str, float]] = {}
         self._listening: float | None = None
         self._looked = float("-inf")
@@ -202,7 +197,7 @@ class Reporter:
 
     def _later(self, key: JobKey, text: str) -> float:
         """How much later than it is due this server writes that it listens."""
-        is_mine = self._written.get(key, ("", "", 0))[1] == text
+        is_mine = self._written.get(key, OwnWrite()).text == text
         return self._jitter(*(_MINE_SECONDS if is_mine else _OTHERS_SECONDS))
 
     def _of(self, key: JobKey) -> _Waiting:
@@ -321,7 +316,9 @@ class Reporter:
         view = self._cache.job(*key)
         if view is None:
             return
-        read = self._newest(key, view.workflow)
+        read, last = view.workflow, self._written.get(key, OwnWrite())
+        if last.is_newer(read):
+            read = replace(read, profilings=last.text)
         for attempt in range(_TRIES):
             if read.has_ended or read.current != round_:
                 return
@@ -334,7 +331,7 @@ class Reporter:
                     read.name,
                     _change(read, text),
                     namespace=key[0],
-                    manager=MANAGER,
+                    manager=keys.SERVER,
                     metadata_only=True,
                 )
             except InvalidError:
@@ -343,22 +340,8 @@ class Reporter:
                 read = read_workflow(self._cluster.get(WORKFLOW, read.name, namespace=key[0]))
                 continue
             self.writes += 1
-            self._remember(key, read, text, answer)
+            self._written[key] = OwnWrite.of(read, text, answer)
             return
-
-    def _remember(self, key: JobKey, read: WorkflowRead, text: str, answer: dict[str, Any]) -> None:
-        version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
-        number = untrusted.whole(version, digits=_VERSION_DIGITS)
-        if number is not None:
-            self._written[key] = (read.uid, text, number)
-
-    def _newest(self, key: JobKey, read: WorkflowRead) -> WorkflowRead:
-        """The Workflow with this server's last write, if the cache does not have that yet."""
-        uid, text, version = self._written.get(key, ("", "", 0))
-        known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
-        if uid == read.uid and known is not None and known < version:
-            return replace(read, profilings=text)
-        return read
 
 
 def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
@@ -403,6 +386,6 @@ def _change(read: WorkflowRead, text: str) -> list[dict[str, Any]]:
         return [*tests, {"op": "add", "path": f"{parameters}/-", "value": parameter}]
     place = f"{parameters}/{read.profilings_at}"
     tests.append({"op": "test", "path": f"{place}/name", "value": keys.PARAM_PROFILINGS})
-    if read.profilings is not None and _PLAIN.fullmatch(read.profilings):
+    if read.profilings is not None and can_be_tested(read.profilings):
         tests.append({"op": "test", "path": f"{place}/value", "value": read.profilings})
     return [*tests, {"op": "add", "path": f"{place}/value", "value": text}]

@@ -37,7 +37,6 @@ from diflow.state import chain
 from diflow.state.notes import Noted, Notes
 from diflow.state.parameters import TaskState
 
-MANAGER: Final = "diflow-server"
 _TRIES: Final = 8
 _PAUSE_SECONDS: Final = 0.05
 _LONGEST_SECONDS: Final = 8.0
@@ -203,7 +202,9 @@ class ScaleRequests:
         noting = {keys.REQUESTS: noted.text()} if noted != notes else {}
         change = current.change(wanted, bounds, annotations=noting)
         try:
-            answer = self._cluster.patch(WORKFLOW, current.workflow, change, namespace=asked.namespace, manager=MANAGER)
+            answer = self._cluster.patch(
+                WORKFLOW, current.workflow, change, namespace=asked.namespace, manager=keys.SERVER
+            )
         except InvalidError as error:  # the uid in the patch does not match: another object has this name now
             raise ConflictError(str(error)) from None
         self._cache.observed(answer)

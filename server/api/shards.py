@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from diflow import keys
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -35,7 +36,6 @@ from diflow.state import untrusted
 Json = dict[str, Any]
 
 PREFIX: Final = "diflow-shards-"
-MANAGER: Final = "diflow-server"
 
 _KEY: Final = "ledger"
 _TRIES: Final = 8
@@ -214,11 +214,11 @@ class Shards:
         if stored.version:
             body["metadata"]["resourceVersion"] = stored.version
             try:
-                made = self._cluster.replace(CONFIG_MAP, name, body, namespace=view.namespace, manager=MANAGER)
+                made = self._cluster.replace(CONFIG_MAP, name, body, namespace=view.namespace, manager=keys.SERVER)
             except NotFoundError as error:
                 raise ConflictError(str(error)) from None  # deleted meanwhile
         else:
-            made = self._cluster.create(CONFIG_MAP, body, namespace=view.namespace, manager=MANAGER)
+            made = self._cluster.create(CONFIG_MAP, body, namespace=view.namespace, manager=keys.SERVER)
         return _Stored(str(made["metadata"]["resourceVersion"]), text, frozenset({view.workflow.uid}))
 
     def _living(self, view: JobView) -> Living:

@@ -20,7 +20,6 @@ from diflow.jobs.scale import scale
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.server.api.queueing import WAITING
-from diflow.server.api.scale_requests import MANAGER
 from diflow.server.page.facts import trim_workflow
 from diflow.server.settings import ServerSettings
 from diflow.state.notes import KEYS_KEPT
@@ -181,7 +180,7 @@ async def test_post_and_delete_change_what_is_desired_and_nothing_else(place: Pl
     before.pop("replicas")
     assert after == before
     patches = place.api.seen("PATCH", "/workflows/mixed")
-    assert {patch.query.get("fieldManager") for patch in patches} == {MANAGER}
+    assert {patch.query.get("fieldManager") for patch in patches} == {keys.SERVER}
 
 
 @asynchronous

@@ -109,7 +109,8 @@ def test_a_job_that_is_not_preemptible_has_the_number_that_was_asked_for(
         number = goal
         asked = current_requests(body).asked(1)
         assert (asked.low, asked.high) == (number, number)
-        assert json.loads(current_requests(body).parameter(keys.PARAM_REPLICAS)) == {"learner": 1, "worker": number}
+        replicas_now = dict(current_requests(body).parameters)[keys.PARAM_REPLICAS]
+        assert json.loads(replicas_now) == {"learner": 1, "worker": number}
 
 
 def test_a_preemptible_job_without_bounds_scales_its_last_task_down_and_back() -> None:
