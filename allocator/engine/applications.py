@@ -121,7 +121,7 @@ class Applications:
             try:
                 self._observed.setdefault(read.identity.uid, Observed()).update(read, self._wall())
             except Exception as error:  # what it reports is the user's
-                log.debug("not observed", job=read.key, why=type(error).__name__)
+                log.debug("the reports of a job cannot be read", job=read.key, why=type(error).__name__)
         budget, written, now = MOST_READ, 0, self._clock()
         self._namespaces = {name: self._namespaces.get(name) or _Namespace() for name in spaces}
         for name, known in sorted(self._namespaces.items(), key=lambda one: (one[1].read, one[0])):

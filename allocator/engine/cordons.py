@@ -116,5 +116,5 @@ class Cordons:
         }
         epoch = str(self._elector.check())
         self._cluster.patch(NODE, finding.node, body, manager=self._elector.writes_as(epoch))
-        log.warning("cordoned", node=finding.node, why=why)
+        log.warning("node cordoned", node=finding.node, why=why)
         return True

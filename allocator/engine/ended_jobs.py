@@ -170,7 +170,7 @@ class EndedJobs:
         try:
             return ended.of_workflow(workflow)
         except Exception as error:  # the Workflow's text is the user's
-            log.debug("not recorded", object=f"{namespace}/{head.name}", why=type(error).__name__)
+            log.debug("the end of a job is not recorded", object=f"{namespace}/{head.name}", why=type(error).__name__)
             return None
 
     def _write(self, config_map: Mapping[str, Any], text: str, namespace: str) -> None:

@@ -155,18 +155,18 @@ class Executor:
         try:
             answer = self._send_rebased(write, job)
         except ConflictError as error:
-            log.debug("changed meanwhile", job=write.job, object=write.target.name, why=str(error))
+            log.debug("the object has changed", job=write.job, object=write.target.name, why=str(error))
             self._count_conflict(write.job, job)
             return False
         except NotFoundError as error:
-            log.debug("gone meanwhile", job=write.job, object=write.target.name, why=str(error))
+            log.debug("the object is gone", job=write.job, object=write.target.name, why=str(error))
             return False
         except LostLeadershipError:
             raise
         except Exception as error:  # one faulty job must not stop the others
             # Patches contain the uid: the server calls one invalid if another object has that name now.
             if not isinstance(error, DiflowError):
-                log.error("cannot be written", job=write.job, trace=traceback.format_exc(limit=-4))
+                log.error("the job cannot be written", job=write.job, trace=traceback.format_exc(limit=-4))
             self.back_off(write.job, error)
             return False
         if answer is None:
@@ -191,7 +191,7 @@ class Executor:
             try:
                 return self._send(write, epoch)
             except TooLargeError as error:
-                log.warning("is full", job=write.job, object=target.name, why=str(error))
+                log.warning("the Workflow is full", job=write.job, object=target.name, why=str(error))
                 if len(self._full) >= _MOST_FULL:
                     self._full.clear()
                 self._full[target.uid] = target.version
@@ -319,7 +319,7 @@ class Executor:
                 WORKFLOW, metadata["name"], body, namespace=metadata["namespace"], manager=manager
             )
         except (ConflictError, NotFoundError, InvalidError) as error:
-            log.debug("not signed", object=metadata["name"], why=str(error))
+            log.debug("the allocation is not signed", object=metadata["name"], why=str(error))
             return made
 
     def record_event(self, job: Job, note: Note, *, salt: str) -> None:
@@ -359,7 +359,7 @@ class Executor:
             self._elector.check()
             self._cluster.create(EVENT, body, namespace=on["namespace"])
         except DiflowError as error:  # a missing Event must not stop the write
-            log.debug("no event", on=on["name"], why=str(error))
+            log.debug("the Event was not created", on=on["name"], why=str(error))
 
     def back_off(self, job: str, error: Exception) -> None:
         """Start a back-off of the job, longer each time."""
@@ -373,4 +373,4 @@ class Executor:
         self._tries[job] = (tries, now)
         self._backoff_until[job] = max(self._backoff_until.get(job, 0.0), now + pause)
         self.refusals[job] = str(error)
-        log.warning("refused", job=job, why=str(error), again_seconds=round(pause, 1))
+        log.warning("a write was refused", job=job, why=str(error), again_seconds=round(pause, 1))

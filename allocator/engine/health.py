@@ -110,7 +110,7 @@ class HealthWatch:
             try:
                 track = self._judged(job)
             except Exception as error:  # one faulty job must not stop the others
-                log.error("cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
+                log.error("the job cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
                 continue
             kept[job.key] = track
             yield job, track
@@ -152,7 +152,7 @@ class HealthWatch:
         try:
             write = self._next_write(job, track, is_paused=is_paused)
         except Exception as error:  # one faulty job must not stop the others
-            log.error("cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
+            log.error("the job cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
             return None
         if write is not None:
             track.written = self._clock()

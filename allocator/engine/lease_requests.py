@@ -50,4 +50,4 @@ class LeaseRequests:
         except LostLeadershipError:
             raise
         except DiflowError as error:
-            log.warning("no answer", to=asked, why=str(error))
+            log.warning("a request for the plan was not answered", to=asked, why=str(error))

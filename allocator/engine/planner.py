@@ -200,7 +200,11 @@ class Planner:
         )
         if done.refused:
             self._is_refused = True
-            log.info("conflict", refused=sorted({w.job for w in done.refused})[:4], waiting=len(done.waiting))
+            log.info(
+                "writes of the plan were refused",
+                jobs=sorted({w.job for w in done.refused})[:4],
+                waiting=len(done.waiting),
+            )
             self._on_due("conflict")
         self._executor.apply(texts[:_MOST_TEXTS], state.jobs)
         if texts[_MOST_TEXTS:]:
@@ -221,7 +225,7 @@ class Planner:
         return self._view.state()
 
     def _leave_out(self, job: Job, error: Exception | str, now: float) -> None:
-        log.error("left out of plans", job=job.key, why=str(error))
+        log.error("the job is left out of plans", job=job.key, why=str(error))
         self._standings.left_out.add(job, error, now=now)
 
     def _isolate(

@@ -56,7 +56,7 @@ class Problems:
                 new.append(_Problem(job, text, is_held=bool(held)))
         chosen = in_turns(new, lambda one: one.job.read.identity.namespace)[:MOST_AT_ONCE]
         for one in chosen:
-            log.warning("held" if one.is_held else "ignored", job=one.job.key, why=one.text)
+            log.warning("job held" if one.is_held else "a value is ignored", job=one.job.key, why=one.text)
             reported[one.job.key] = one.text
         self._executor.record_events(
             [(one.job, Note("Refused", one.text, is_warning=True), one.text) for one in chosen]

@@ -64,5 +64,5 @@ def _recorder(settings: AllocatorSettings) -> Callable[..., None]:
     return Journal(
         Path(settings.journal),
         most_bytes=settings.journal_bytes,
-        report=lambda words: log.warning("no journal", why=words),
+        report=lambda words: log.warning("the journal cannot be written", why=words),
     )

@@ -90,7 +90,7 @@ class Reconciler:
                     most_memory=self._most_memory,
                 )
             except Exception as error:  # one faulty job must not stop the others
-                log.error("cannot be carried out", job=job.key, trace=traceback.format_exc(limit=-4))
+                log.error("the job cannot be reconciled", job=job.key, trace=traceback.format_exc(limit=-4))
                 executor.back_off(job.key, error)
                 continue
             out += writes

@@ -70,7 +70,7 @@ class Takeover:
         }
         out = [touch(state.jobs[key].read) for key in self._versions if not self._executor.is_backing_off(key)]
         if out:
-            log.info("takes over", jobs=len(out), epoch=epoch)
+            log.info("jobs get the new epoch", jobs=len(out), epoch=epoch)
         ends = self._clock() + _TOUCH_SECONDS
         sent = 0
         while sent < len(out) and (not sent or self._clock() < ends):

@@ -148,7 +148,7 @@ def _fall(grown: Grown, pair: Sequence[Daemon], name: str) -> Json:
     events = {
         line["event"]: round(datetime.fromisoformat(line["timestamp"]).timestamp() - wall, 2)
         for line in reversed(pair[1].lines())
-        if line.get("event") in ("leading", "takes over", "the former leader is fenced", "plan")
+        if line.get("event") in ("leading", "jobs get the new epoch", "the former leader is fenced", "plan")
     }
     return {
         "killed_to_decided_seconds": round(decided - killed, 2),

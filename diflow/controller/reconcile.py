@@ -113,7 +113,7 @@ class Reconciler:
         except LostLeadershipError:
             raise
         except ConflictError as error:
-            log.debug("changed meanwhile", job=key, why=str(error))
+            log.debug("the object has changed", job=key, why=str(error))
             again = self._conflict_seconds(key)
         except Exception as error:
             again = self._back_off(key, error)
@@ -220,7 +220,7 @@ class Reconciler:
         if seconds is None:
             seconds = submit.default_ttl(self._cluster)
         made = statuses.failed(obj, why, now=timestamp(self._wall()), ttl_seconds=seconds)
-        log.info("failed", job=key, why=why)
+        log.info("job failed", job=key, why=why)
         again = self._writer.status(key, obj, made)
         return 0.0 if again is None and made.get("expiresAt") else again
 
@@ -286,16 +286,16 @@ class Reconciler:
         """Write requests into the Workflow, and report it to the user. Returns the Workflow as it is now."""
         answer = self._writer.patch_workflow(workflow, todo.patch, what="request")
         for text in todo.done:
-            log.info("scaled", job=key, what=text)
+            log.info("job scaled", job=key, what=text)
             self._writer.event(obj, "Scaled", text)
         for text in todo.refused:
-            log.info("not scaled", job=key, why=text)
+            log.info("job not scaled", job=key, why=text)
             why = f"the request for other replicas was refused: {text}"
             self._writer.event(obj, "ScaleRefused", why, is_warning=True)
         if todo.ignored:
             what = " and ".join(f"spec.{name}" for name in todo.ignored)
             text = f"{what} cannot change in a job that was created, and the change has no effect: {statuses.ADVICE}"
-            log.info("not changed", job=key, what=what)
+            log.info("job not changed", job=key, what=what)
             self._writer.event(obj, "ChangeIgnored", text, is_warning=True)
         return answer
 
@@ -336,7 +336,7 @@ class Reconciler:
             "spec": {"shutdown": "Stop", "suspend": None},
         }
         answer = self._writer.patch_workflow(workflow, patch, what="stop")
-        log.info("stopped", job=key, why=why)
+        log.info("job stopped", job=key, why=why)
         self._writer.event(obj, "Stopped", why)
         return answer
 

@@ -172,7 +172,7 @@ class Writer:
         except LostLeadershipError:
             raise
         except DiflowError as error:  # a missing Event must not stop the work
-            log.debug("no event", job=f"{obj.namespace}/{obj.name}", why=str(error))
+            log.debug("the Event was not created", job=f"{obj.namespace}/{obj.name}", why=str(error))
 
 
 def _digest(made: Mapping[str, Any]) -> str:

@@ -129,7 +129,7 @@ class Core:
             try:
                 await asyncio.to_thread(self.cache.look_again)
             except DiflowError as error:
-                log.debug("not looked at again", why=str(error))
+                log.debug("Workflows could not be read again", why=str(error))
 
     async def _probe(self) -> None:
         """Send a TokenReview until one succeeds: from then on the server is ready."""
