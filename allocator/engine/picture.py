@@ -201,7 +201,7 @@ def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standin
     if not (standing.is_placed and read.is_preemptible):
         return replace(standing, is_barred=True)
     # It may shrink for others, and does not grow.
-    held = {task: len(places) for task, places in standing.held.items()}
+    held = {task: len(places) for task, places in standing.places.items()}
     return replace(standing, most={**held, **{t: min(n, held.get(t, n)) for t, n in (standing.most or {}).items()}})
 
 
@@ -299,7 +299,7 @@ def _withdraw_overcommitted(
             amounts.add(free[pod.where], {name: -value for name, value in pod.request.items()})
     for standing in standings:
         less = unused.get(standing.job.key)
-        _use(free, standing, _without(standing.held, less) if less else standing.held, -1)
+        _use(free, standing, _without(standing.places, less) if less else standing.places, -1)
     out = {s.job.key: s for s in standings}
     promised = (s for s in standings if unused.get(s.job.key))
     for standing in sorted(promised, key=lambda s: (-s.job.read.priority, s.job.created_seconds, s.job.key)):
@@ -320,8 +320,8 @@ def _withdraw_overcommitted(
 def _less(standing: Standing, places: Mapping[str, Mapping[int, str]], why: str) -> Standing:
     """The standing without these places; a preemptible job, which moves as a whole, loses all."""
     if not standing.job.read.is_preemptible:
-        kept = _without(standing.held, places)
-        return replace(standing, held=kept, displaced="" if any(kept.values()) else why)
+        kept = _without(standing.places, places)
+        return replace(standing, places=kept, displaced="" if any(kept.values()) else why)
     if any(standing.done.values()):
         return standing  # another place would repeat the finished work: it waits for this one
     return Standing(standing.job, displaced=why)

@@ -146,7 +146,7 @@ def _begin(
     counts = {role.name: sum(target.get(role.name, {}).values()) for role in read.roles}
     nodes = {}
     for task, count in counts.items():
-        places = _assign(standing.held.get(task, {}), target.get(task, {}), slots=range(count))
+        places = _assign(standing.places.get(task, {}), target.get(task, {}), slots=range(count))
         nodes[task] = tuple(places[i] for i in sorted(places))
     at = Allocation(
         read.current, nodes, now, old.first if old and old.first else now, 0, read.limits if read.is_preemptible else ""
@@ -199,7 +199,7 @@ def _extend(
         running = read.running(task)
         total = sum(target.get(task, {}).values())
         slots = [i for i in range(running + total) if i not in done]
-        places = _assign(standing.held.get(task, {}), target.get(task, {}), slots=slots)
+        places = _assign(standing.places.get(task, {}), target.get(task, {}), slots=slots)
         count = max([running, *(i + 1 for i in places)])
         finished = {i: old.node(task, i) if old else "" for i in done}
         nodes[task] = tuple(places.get(i, finished.get(i, "")) for i in range(count))
@@ -281,7 +281,7 @@ def _text_write(read: JobRead, decision: Mapping[str, str], why: Why, now: float
 
 
 def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:
-    before = sum(len(places) for places in standing.held.values())
+    before = sum(len(places) for places in standing.places.values())
     after = sum(counts.values())
     if standing.is_displaced:
         return Note("Rescheduled", f"placed again with {counted(after, 'replica')}, as {standing.displaced}; {why}")
@@ -298,7 +298,7 @@ def _spread(counts: Mapping[str, int]) -> str:
 
 def _shrinks(standing: Standing, target: Mapping[str, Mapping[str, int]]) -> bool:
     """Whether some node will hold fewer replicas of the job than now."""
-    for task, places in standing.held.items():
+    for task, places in standing.places.items():
         for node in set(places.values()):
             if target.get(task, {}).get(node, 0) < list(places.values()).count(node):
                 return True

@@ -23,14 +23,14 @@ Places = dict[str, dict[int, str]]
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of one job for the next plan. `held`: task → index → node, the places that it keeps unless it is moved.
+    """The state of one job for the next plan. `places`: task → index → node, the places that it keeps unless it is moved.
     `done`: the finished indices by task.
 
     Derived values are cached, as a standing is reused until the job changes.
     """
 
     job: Job
-    held: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    places: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     done: Mapping[str, frozenset[int]] = field(default_factory=dict)
     displaced: str = ""
     """What happened to its nodes, if it had a place and lost it; else ""."""
@@ -52,7 +52,7 @@ class Standing:
 
     @cached_property
     def is_placed(self) -> bool:
-        return any(self.held.values())
+        return any(self.places.values())
 
     @cached_property
     def unused(self) -> Mapping[str, Mapping[int, str]]:
@@ -60,7 +60,7 @@ class Standing:
         used = {(p.place.task, p.place.index): p.where for p in self.job.current_pods if p.place and p.where}
         out = {
             task: {index: node for index, node in places.items() if used.get((task, index)) != node}
-            for task, places in self.held.items()
+            for task, places in self.places.items()
         }
         return {task: places for task, places in out.items() if places}
 
@@ -70,7 +70,7 @@ class Standing:
         return frozenset(
             pod.identity.uid
             for pod in self.job.current_pods
-            if pod.place and self.held.get(pod.place.task, {}).get(pod.place.index) == pod.where
+            if pod.place and self.places.get(pod.place.task, {}).get(pod.place.index) == pod.where
         )
 
     @cached_property
@@ -132,9 +132,9 @@ class Lapsed:
             gone = self.places[key]
             held = {
                 task: {index: node for index, node in nodes.items() if (task, index) not in gone}
-                for task, nodes in standing.held.items()
+                for task, nodes in standing.places.items()
             }
-            standing = replace(standing, held=held)
+            standing = replace(standing, places=held)
         if key in self.barred or key in self.most:
             standing = replace(standing, is_barred=key in self.barred, most=self.most.get(key))
         return standing
@@ -224,7 +224,7 @@ def _view(standing: Standing) -> JobView:
     at = read.allocation
     roles = []
     for role in read.roles:
-        held, done = standing.held.get(role.name, {}), standing.done.get(role.name, frozenset())
+        held, done = standing.places.get(role.name, {}), standing.done.get(role.name, frozenset())
         low, high = _bounds(standing, role, held=len(held), done=len(done))
         if high == 0:
             continue  # all its replicas have finished
@@ -241,7 +241,7 @@ def _view(standing: Standing) -> JobView:
                 unit=1 if low % role.unit or done else role.unit,
             )
         )
-    placed = {task: Counter(places.values()) for task, places in standing.held.items() if places}
+    placed = {task: Counter(places.values()) for task, places in standing.places.items() if places}
     has_done = any(standing.done.values())
     return JobView(
         name=standing.job.title,

@@ -87,7 +87,7 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
     after, plan = observer.decide(observer.with_job(seen, workflow), policy)
     was = _replicas(before, earlier) if earlier is not None else {}
     now = _replicas(after, plan)
-    held = {s.job.title: sum(len(places) for places in s.held.values()) for s in after.standings}
+    held = {s.job.title: sum(len(places) for places in s.places.values()) for s in after.standings}
     others = []
     for j, name in enumerate(after.snapshot.job_names):
         holds, without, will = held[name], was.get(name, 0), now[name]

@@ -55,7 +55,7 @@ def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def compared_picture(*given: Any, kept: Standings, **options: Any) -> Picture:
         made, afresh = picture(*given, kept=kept, **options), picture(*given, **options)
         for some, other in zip(made.standings, afresh.standings, strict=True):
-            if (some.job, some.held, some.done) != (other.job, other.held, other.done):
+            if (some.job, some.places, some.done) != (other.job, other.places, other.done):
                 wrong.append(f"{some} is {other}")
         wrong.extend(_differences(made.snapshot, afresh.snapshot))
         return made

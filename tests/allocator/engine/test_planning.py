@@ -201,7 +201,7 @@ def test_what_a_job_keeps_when_a_node_goes(
     nodes: tuple[NodeRead, ...], is_preemptible: bool, held: dict[int, str]
 ) -> None:
     standing = stand(job(read(nodes=PLACED, is_preemptible=is_preemptible)), capacity(*nodes))
-    assert dict(standing.held.get("w", {})) == held
+    assert dict(standing.places.get("w", {})) == held
     assert standing.is_displaced is (held == {})
 
 
