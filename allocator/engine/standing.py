@@ -23,7 +23,7 @@ Places = dict[str, dict[int, str]]
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of one job for the next plan. `places`: task → index → node, the places that it keeps unless it is moved.
+    """The state of one job for the next plan. `places`: task → index → node; the job keeps them unless it is moved.
     `done`: the finished indices by task.
 
     Derived values are cached, as a standing is reused until the job changes.
