@@ -117,8 +117,8 @@ class Caches:
         proof = str(annotations.get(keys.PROOF) or "")
         if self._seal.is_ours(read.identity.uid, str(annotations[keys.ALLOCATION]), proof):
             return kept
-        told = f"the annotation {keys.ALLOCATION} was not written by the allocator as it stands, and is ignored"
-        return {**kept, "read": replace(read, allocation=None, complaint=read.complaint or told)}
+        complaint = f"the annotation {keys.ALLOCATION} was not written by the allocator as it stands, and is ignored"
+        return {**kept, "read": replace(read, allocation=None, complaint=read.complaint or complaint)}
 
     def trouble(self) -> str:
         """Why no decision may be based on the caches now; "" when they are synced and fresh, and the queues are known.

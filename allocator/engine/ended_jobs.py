@@ -188,8 +188,8 @@ class EndedJobs:
         if isinstance(error, UnavailableError) and error.retry_after_seconds:
             pause = max(pause, min(error.retry_after_seconds, high))
         if not space.failures:
-            told = log.debug if isinstance(error, NotFoundError) else log.warning
-            told("ended jobs are not recorded", namespace=namespace, why=str(error), again_seconds=pause)
+            write = log.debug if isinstance(error, NotFoundError) else log.warning
+            write("ended jobs are not recorded", namespace=namespace, why=str(error), again_seconds=pause)
         space.failures += 1
         space.pause_until = self._clock() + pause
 

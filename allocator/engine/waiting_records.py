@@ -47,7 +47,8 @@ def reader() -> Callable[[Mapping[str, Any]], JobRead]:
 
 
 def _shared(head: Mapping[str, Any]) -> bytes | None:
-    """All that a record is made of, except for what `_with_own` reads; None if the job has to be read by itself."""
+    """What the record depends on, without what `_with_own` reads, as bytes. Gangs with equal bytes have equal records.
+    None for a job that has to be read by itself."""
     try:
         metadata = head["metadata"]
         annotations = metadata["annotations"]

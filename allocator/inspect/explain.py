@@ -56,7 +56,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
         yield f"note: {seen.state.queue_trouble}"
     yield seen.allocator.text()
     if row.state == "held":
-        yield f"held: {row.why}; until that is mended it keeps what it has, and nothing is decided about it"
+        yield f"held: {row.why}; until that is corrected, it keeps what it has, and nothing is decided about it"
         return
     if seen.job(where).read.is_suspended and row.granted:
         yield f"suspended: Argo starts nothing more of it until diflow resume {row.name} -n {row.namespace}"

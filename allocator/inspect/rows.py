@@ -254,7 +254,7 @@ def _job(job: Job, share: float, left_out: str = "") -> JobRow:
     if read.problem or left_out:
         state, why = "held", read.problem or left_out
     elif read.is_stopping:
-        state, why = "stopping", why or "it was told to stop"
+        state, why = "stopping", why or "it was stopped"
     elif read.is_suspended and not granted:
         state, why = "suspended", "it is suspended; diflow resume resumes it"
     return JobRow(

@@ -271,8 +271,8 @@ class Explainer:
             parts.append(f"{count} × {s.role_names[r]} of {request(s, r)}")
         kind = "preemptible" if s.job_preemptible[job] else "not preemptible"
         one = f", all in one {s.level_names[s.required(job)]}" if s.required(job) >= 0 else ""
-        told = f"priority {s.job_priority[job]}, {kind}, queue {s.job_queue_name[job]}"
-        return f"asks for: {' and '.join(parts)}{one}; {told}"
+        terms = f"priority {s.job_priority[job]}, {kind}, queue {s.job_queue_name[job]}"
+        return f"asks for: {' and '.join(parts)}{one}; {terms}"
 
     def _places(self, job: int) -> list[tuple[str, str]]:
         s, plan = self.snapshot, self.plan

@@ -101,8 +101,8 @@ def _gangs(s: Snapshot, change: _Change) -> list[str]:
     if not len(s.role_unit):
         return out
     odd = s.jobs_of(total % s.role_unit > 0) & ~change.untouched
-    told = "its replicas would be no multiple of its unit"
-    return out + [f"job {s.job_names[j]}: {told}" for j in np.flatnonzero(odd)]
+    fault = "its replicas would be no multiple of its unit"
+    return out + [f"job {s.job_names[j]}: {fault}" for j in np.flatnonzero(odd)]
 
 
 def _not_moved(s: Snapshot, change: _Change) -> list[str]:

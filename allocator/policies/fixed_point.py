@@ -98,12 +98,12 @@ def recounted(snapshot: Snapshot, plan: Plan) -> Plan:
     # The last step may have kept a job that an earlier one moved.
     counts |= np.isin(plan.why, (int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))) & (plan.action != KEEP)
     stopped = counts & (then == 0) & (held > 0) & np.isin(plan.why, _LOSSES)
-    told = np.flatnonzero(counts & (then > 0))
-    if not len(told) and not stopped.any():
+    changed = np.flatnonzero(counts & (then > 0))
+    if not len(changed) and not stopped.any():
         return plan
     why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
     values[stopped, 0], values[stopped, 1] = 0.0, held[stopped]
-    for job in told.tolist():
+    for job in changed.tolist():
         before, after, reason = held[job], then[job], Why(int(why[job]))
         if plan.action[job] == KEEP:
             why[job] = int(Why.KEPT if s.job_preemptible[job] else Why.KEPT_NOT_PREEMPTIBLE)

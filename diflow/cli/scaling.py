@@ -78,7 +78,7 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
     from diflow.errors import ConflictError, NotFoundError  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
 
-    told = ""
+    reported = ""
     for snapshot in follow(cluster, name, seconds=limit):
         if snapshot.workflow is None:
             raise NotFoundError(f"job {name} was deleted meanwhile")
@@ -88,10 +88,10 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
             return
         if (phase := (snapshot.workflow.get("status") or {}).get("phase")) in ("Succeeded", "Failed", "Error"):
             raise ConflictError(f"job {name} has ended meanwhile ({phase})")
-        if missing != told:
-            told = missing
+        if missing != reported:
+            reported = missing
             note(f"waiting: {missing}")
-    raise TimeoutError(f"{name}/{asked.task} is not as asked for after {limit:g} s: {told}")
+    raise TimeoutError(f"{name}/{asked.task} is not as asked for after {limit:g} s: {reported}")
 
 
 def _missing(snapshot: FollowedJob, asked: Scaled) -> str:

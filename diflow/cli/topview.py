@@ -256,8 +256,8 @@ def _why(row: JobRow) -> str:
 
 def _reasons(rows: Sequence[JobRow]) -> list[RenderableType]:
     """The reasons below the table, if it is too narrow for them."""
-    told = [Text.assemble((f"{row.name} ", "bold"), (_why(row), "dim")) for row in rows if _why(row)]
-    return [Text(), *told] if told else []
+    reasons = [Text.assemble((f"{row.name} ", "bold"), (_why(row), "dim")) for row in rows if _why(row)]
+    return [Text(), *reasons] if reasons else []
 
 
 def _share(part: float) -> str:

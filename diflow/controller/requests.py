@@ -132,8 +132,8 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
 
 
 def _ignored(obj: DIJobRead, workflow: Mapping[str, Any], before: CarriedOut) -> tuple[tuple[str, ...], str]:
-    """The fields that the CRD cannot compare and that differ from those of the Workflow, if that was not told before;
-    and a digest of them."""
+    """The fields that the CRD cannot compare and that differ from those of the Workflow, if they were not reported
+    before; and a digest of them."""
     now, made = untrusted.sub(obj.job, "spec"), untrusted.sub(manifest(workflow), "spec")
     # What is equal as it stands, as in nearly all jobs, is not parsed.
     changed = [

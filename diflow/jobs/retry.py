@@ -57,11 +57,11 @@ def retry(
     cluster = cluster or Cluster.connect()
     for left in reversed(range(_TRIES)):
         workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
-        mended = repair(workflow)
-        new, forgotten = mended or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        repaired = repair(workflow)
+        new, forgotten = repaired or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
         _delete_pods(cluster, workflow["metadata"]["name"], forgotten, namespace=namespace)
         try:
-            _write(cluster, workflow, new, is_patch=mended is not None, namespace=namespace)
+            _write(cluster, workflow, new, is_patch=repaired is not None, namespace=namespace)
         except ConflictError:  # the pods are deleted already: what is to be written is derived again
             if not left:
                 raise

@@ -218,7 +218,7 @@ class Reflector:
         """List if needed, then watch until the stream ends. Returns the seconds to wait before the next attempt."""
         began = math.inf
         at_least = 0.0
-        # A failed list is retried with pauses, whoever asked for a new connection: only a stream can be hung up.
+        # A failed list is retried with pauses, no matter who asked for a new connection: only a stream can be hung up.
         self._reopening = False
         try:
             if self._version is None:

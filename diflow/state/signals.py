@@ -41,7 +41,7 @@ IDLE_SECONDS: Final = 60
 """The longest. Each of these writes changes the job's Workflow, and an API server carries out some dozens a second."""
 _AFTER_SECONDS: Final = 120
 """How long after a deadline of a replica all `BEAT_SECONDS` are written: its pod may have begun later than it was
-created, and whoever judges may have been away."""
+created, and the process that judges may have been away."""
 _HIGHEST_STEP: Final = 10**15
 _LATEST: Final = 10**11
 _LONGEST_WORK: Final = 1e6

@@ -178,7 +178,7 @@ def left_by_argo_retry(nodes: Sequence[Node]) -> frozenset[str]:
 
 
 def _torn(nodes: Sequence[Node]) -> frozenset[str]:
-    """If there are nodes without a name: "", and the missing nodes above the pods that have lost some."""
+    """Of a tree in which some nodes have no name: "", and the names of the nodes that are missing above each pod."""
     if all(node.name for node in nodes):
         return frozenset()
     names = {node.name for node in nodes}

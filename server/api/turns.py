@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from diflow.server.http.buckets import Buckets
 
-_SHORTEST_SECONDS: Final = 0.001  # what lacks of a turn may be too little to be added to the clock
+_SHORTEST_SECONDS: Final = 0.001  # a shorter wait may be too short to change the clock
 
 
 class Turns:
