@@ -47,7 +47,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
         return
     yield headline(row)
     if row.granted and row.state == "starting":
-        yield "its places are as its Workflow names them: only the allocator can verify that it gave them"
+        yield "its places are those in its Workflow; only the allocator can verify their signature"
     yield from _last_decision(seen, row)
     excluded = Exclusions.parse((job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED))
     if text := excluded.text(seen.now):

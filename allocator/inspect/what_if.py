@@ -66,7 +66,7 @@ class Simulated:
             where = ", ".join(f"{count} on {node}" for node, count in nodes.items())
             lines.append(f"  {task}: {where}")
         if not self.others:
-            lines.append("no other job would notice")
+            lines.append("no other job changes")
         for other in self.others:
             lines.append(f"{other.job} {other.what}: {other.why}")
         return "\n".join(lines)

@@ -136,7 +136,8 @@ def version(
 def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> None:
     """Print a script for your shell that completes diflow's commands, options and jobs.
 
-    For bash: diflow completion bash > ~/.local/share/bash-completion/completions/diflow
+    For bash: mkdir -p ~/.local/share/bash-completion/completions; diflow completion bash >
+    ~/.local/share/bash-completion/completions/diflow
     """
     from typer._completion_shared import get_completion_script  # noqa: PLC0415 (typer offers it nowhere else)
 

@@ -17,6 +17,7 @@ from diflow.errors import DiflowError
 TIMED_OUT = 124  # as timeout(1) has it
 _COLLECT_AFTER_OBJECTS = 200_000
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_COMPLETES = "_DIFLOW_COMPLETE"  # the variable with which a completion script calls diflow
 INTERRUPTED = 130  # as shells have it: 128 + SIGINT
 
 
@@ -74,6 +75,10 @@ def code_of(args: Sequence[str] | None = None) -> int:
     """Run `diflow` and return its exit code. Tracebacks are shown only if DIFLOW_DEBUG is set."""
     from diflow.cli.app import root  # noqa: PLC0415 (its errors must be caught here too)
 
+    if _COMPLETES in os.environ:
+        from typer._completion_classes import completion_init  # noqa: PLC0415 (typer offers it nowhere else)
+
+        completion_init()
     try:
         given = _in_full(sys.argv[1:] if args is None else args)
         result = root()(args=given, prog_name="diflow", standalone_mode=False)

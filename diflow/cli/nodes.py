@@ -46,7 +46,7 @@ def nodes(
     elif found:
         say(_table(found, wide=output is Output.WIDE))
     else:
-        note("no job has seen anything of a node: none has a node check, and none of their replicas has failed")
+        note("no results: no job has a node check, or a replica that failed")
 
 
 def _table(found: list[Seen], *, wide: bool) -> str:

@@ -183,17 +183,19 @@ def lint(
             continue
         seen: set[tuple[str | None, str]] = set()
         for one in jobs:
+            found: list[str] = []
             try:
-                job = one.load(warned=(found := []))
+                job = one.load(warned=found)
                 check_names(source, job, seen)
                 render_workflow(job)
+                found += advice(job)
             except InvalidError as error:
                 wrong(source, error)
                 bad += 1
                 continue
-            found += advice(job)
-            for text in found:
-                warn(f"{source}: {text}")
+            finally:  # an unknown field often explains the error
+                for text in found:
+                    warn(f"{source}: {text}")
             if found and strict:
                 bad += 1
             else:

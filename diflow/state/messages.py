@@ -114,7 +114,7 @@ def _running(seen: Observation, latest: Latest, *, ready: int, total: int) -> st
         "failed": sum(a.phase == "Failed" for a in attempts),
     }
     if counts["succeeded"] == total:
-        return f"{f'all {total} replicas' if total > 1 else 'the replica'} succeeded; Argo tidies up"
+        return f"{f'all {total} replicas' if total > 1 else 'the replica'} succeeded; Argo finishes the Workflow"
     if ready == total:
         return f"all {total} replicas ready" if total > 1 else "the replica is ready"
     parts = [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -450,6 +453,23 @@ def test_each_shell_gets_its_completion(shell: str) -> None:
     result = run("completion", shell)
     assert result.code == 0
     assert "_DIFLOW_COMPLETE" in result.out
+
+
+@pytest.mark.parametrize(
+    ("shell", "asked"),
+    [
+        ("bash", {"COMP_WORDS": "diflow su", "COMP_CWORD": "1"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "diflow su"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "diflow su", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_the_shell_gets_the_commands_that_begin_so(shell: str, asked: dict[str, str]) -> None:
+    environment = {**os.environ, **asked, "_DIFLOW_COMPLETE": f"complete_{shell}"}
+    command = [sys.executable, "-m", "diflow"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "submit" in answer.stdout
+    assert "suspend" in answer.stdout
+    assert "stop" not in answer.stdout
 
 
 def test_names_of_jobs_are_completed(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -354,7 +354,7 @@ def test_explain_names_the_nodes_that_are_left_out_for_the_job(busy: Cli) -> Non
 
 def test_explain_claims_no_more_of_places_than_it_knows(busy: Cli) -> None:
     """Without a key, anyone with write access to a Workflow can write an allocation, and only pods prove it."""
-    said = "its places are as its Workflow names them: only the allocator can verify that it gave them"
+    said = "its places are those in its Workflow; only the allocator can verify their signature"
     put(busy, dijob("forged", {"worker": 2}), at={"worker": ["a", "b"]})
     for name in [name for name in busy.api.objects[POD.path("default")] if name.startswith("forged")]:
         busy.api.remove(POD, name)
@@ -456,7 +456,7 @@ def test_a_plan_of_an_empty_cluster(diflow: Cli) -> None:
     node(diflow, "a")
     assert diflow("plan").out == "policy fit: 0 jobs on 1 node\n"
     file = diflow.file("job.yaml", dijob("job", {"worker": 2}).to_manifest())
-    assert diflow("plan", "--simulate", file).out.splitlines()[-1] == "no other job would notice"
+    assert diflow("plan", "--simulate", file).out.splitlines()[-1] == "no other job changes"
     assert json.loads(diflow("plan", "-o", "json").out)["jobs"] == {}
 
 

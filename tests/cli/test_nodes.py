@@ -82,11 +82,11 @@ def test_stopped_and_evicted_replicas_say_nothing_of_their_node(diflow: Cli) -> 
         "",
     )
     has(diflow, "one", "a", failures=tuple(("a", message) for message in messages))
-    assert "no job has seen anything" in diflow("nodes").err
+    assert "no results: no job has" in diflow("nodes").err
 
 
 def test_other_forms_and_namespaces(diflow: Cli) -> None:
-    assert "no job has seen anything" in diflow("nodes").err
+    assert "no results: no job has" in diflow("nodes").err
     has(diflow, "one", "a", "b", products=(0.1, 0.1))
     has(diflow, "two", "x", failures=(("x", "diflow-check: Error (exit code 3)"),), namespace="other")
     assert diflow("nodes", "-o", "name").out.split() == ["a", "b"]

@@ -384,11 +384,12 @@ def test_a_part_that_may_be_true_says_so(diflow: Cli, part: str) -> None:
     assert f"spec.{part}: must be true, false or a mapping, not 'yes'" in result.err
 
 
-def test_unknown_fields_are_told_of_a_refused_job_too(diflow: Cli) -> None:
+@pytest.mark.parametrize("command", ["submit", "lint"])
+def test_unknown_fields_are_reported_of_a_refused_job_too(diflow: Cli, command: str) -> None:
     misspelt = manifest()
     misspelt["spec"]["tasks"][0] |= {"replicsa": 4, "minReplicas": 2, "maxReplicas": 4}
     misspelt["spec"]["preemptible"] = True
-    result = diflow("submit", diflow.file("job.yaml", misspelt))
+    result = diflow(command, diflow.file("job.yaml", misspelt))
     assert result.code == 2
     assert "spec.tasks[0].replicsa is not known and is left out" in result.err
     assert "replicas 1 is below minReplicas 2" in result.err

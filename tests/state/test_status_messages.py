@@ -309,7 +309,7 @@ def test_a_running_job_counts_what_is_done() -> None:
     assert job.derive().message == "2 of 3 replicas ready, 1 succeeded"
     for pod in (job.pods[0], job.pods[2]):
         pod.ends(25)
-    assert job.derive().message == "all 3 replicas succeeded; Argo tidies up"
+    assert job.derive().message == "all 3 replicas succeeded; Argo finishes the Workflow"
     assert SeenJob(learner=1).all_ready().derive().message == "the replica is ready"
 
 
