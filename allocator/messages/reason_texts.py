@@ -92,6 +92,10 @@ _FOR_ANOTHER: dict[Why, str] = {
 _OF_A_RESOURCE = frozenset({Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.OWN_SHARE, Why.NO_SURPLUS, Why.GUARANTEED_ELSEWHERE})
 """Reasons whose third value is a resource and whose other values are amounts of it."""
 _TOGETHER = "waits for capacity: each of its roles fits by itself, and not its {} replicas ({}) together"
+_TOO_BIG = (
+    "can never start here: its gang needs {0}, and the whole cluster takes {1:g} of them; ask for fewer, for less "
+    "each, or add nodes"
+)
 _TOO_BIG_FOR_ONE = (
     "can never start here: its gang needs {0:replica|} in one {level} and the largest takes {1:g}; ask for fewer, for "
     "less each, for a wider level, or add nodes"
@@ -142,7 +146,9 @@ class Explainer:
         )
         if why is Why.RESERVED and plan.values[job, 2] > 0:
             words += f", for {plan.values[job, 2]:.0f} s more at most"
-        if why is Why.TOO_BIG and s.required(job) >= 0:
+        if why is Why.TOO_BIG and s.required(job) < 0:
+            words = self._too_big(job) or words
+        elif why is Why.TOO_BIG:
             level = s.required(job)
             some = bool((s.node_domain[level] >= 0).any())
             words = (_TOO_BIG_FOR_ONE if some else _NO_DOMAIN).format(
@@ -173,6 +179,15 @@ class Explainer:
         if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
             later = " (once what it replaces has terminated)"
         return f"{s.job_names[job]}: {action.name.lower()}{later}: {words}"
+
+    def _too_big(self, job: int) -> str:
+        """The text for a gang that no empty cluster holds: the task of which too few fit, and what each needs."""
+        need, most = self.plan.values[job, :2].tolist()
+        role = next((r for r in self._roles(job) if self.snapshot.role_min[r] == need), None)
+        if role is None:
+            return ""
+        task = f"{need:g} × {self.snapshot.role_names[role]}, each {request(self.snapshot, role)}"
+        return _TOO_BIG.format(task, most)
 
     def _lacks_room(self, job: int) -> bool:
         """It may have more replicas, and none of them fits anywhere."""

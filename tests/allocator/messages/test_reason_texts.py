@@ -57,7 +57,8 @@ def test_a_cap_and_a_gang_that_is_too_big_are_named() -> None:
     assert "queue 'small' is capped" in capped[0]
     assert "limit: queue 'small' may hold 2 cpu, and holds 0 cpu" in capped
     assert capped[-1].startswith("would start: with a smaller gang, when the cap is raised")
-    assert "can never start here: its gang needs 40 replicas and the whole cluster takes 12" in details("huge")[0]
+    huge = "its gang needs 40 × worker, each 2 cpu, 4Gi memory, and the whole cluster takes 12 of them"
+    assert f"can never start here: {huge}" in details("huge")[0]
 
 
 def test_a_job_that_runs_says_what_it_holds_and_is_to_hold() -> None:
