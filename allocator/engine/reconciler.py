@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Final
 
 import structlog
@@ -18,12 +18,14 @@ from diflow.allocator.engine.failing import first_failure
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.pending import limit, not_started
+from diflow.allocator.engine.problems import in_turns
 from diflow.allocator.engine.reconcile import Pace, end_pods, reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import AvoidedNodes, UnboundPods
 
 # A write changes the caches, which may lead to further writes at once: so many passes at most in a cycle.
 _PASSES: Final = 3
+_MOST_REPAIRS: Final = 4  # in one pass
 
 log = structlog.get_logger("diflow.allocator")
 
@@ -100,7 +102,7 @@ class Reconciler:
         if not out:
             return False
         before = executor.made
-        executor.apply(out, state.jobs)
+        executor.apply(_few_repairs(out), state.jobs)
         return executor.made > before
 
     def _overdue(self, state: ClusterState) -> frozenset[str]:
@@ -126,3 +128,10 @@ class Reconciler:
 def admission_order(job: Job) -> tuple[int, float, str]:
     """Sort key: higher priorities first, then older jobs."""
     return -job.read.priority, job.created_seconds, job.key
+
+
+def _few_repairs(writes: Sequence[Write]) -> list[Write]:
+    """The writes, with few repairs: each reads and writes a whole Workflow, for which all others wait. The other jobs
+    are repaired in later passes."""
+    repairs = in_turns([write for write in writes if write.is_repair], lambda write: write.target.namespace)
+    return [*(write for write in writes if not write.is_repair), *repairs[:_MOST_REPAIRS]]

@@ -24,10 +24,11 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.state import nodecheck, nodenames, untrusted
 from diflow.state.exclusions import Exclusions
 from diflow.state.nodes import nodes as typed
-from diflow.state.nodes import raw
+from diflow.state.nodes import packed_as_before, raw
 from diflow.state.tree import left_by_argo_retry
 
 _KEPT = frozenset({"Succeeded"})
+_FAILED = ("Failed", "Error")
 _REFERENCES = ("children", "outboundNodes")
 _GROUPS = frozenset({"DAG", "TaskGroup", "Steps", "StepGroup"})
 _COMPLETED = "workflows.argoproj.io/completed"
@@ -57,7 +58,7 @@ def retry(
     cluster = cluster or Cluster.connect()
     for left in reversed(range(_TRIES)):
         workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
-        repaired = repair(workflow)
+        repaired = None if _has_failed(workflow) else repair(workflow)
         new, forgotten = repaired or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
         _delete_pods(cluster, workflow["metadata"]["name"], forgotten, namespace=namespace)
         try:
@@ -67,6 +68,10 @@ def retry(
                 raise
         else:
             return
+
+
+def _has_failed(workflow: Mapping[str, Any]) -> bool:
+    return untrusted.sub(workflow, "status").get("phase") in _FAILED
 
 
 def _write(
@@ -118,23 +123,29 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
     metadata, status = workflow["metadata"], workflow.get("status") or {}
     name = metadata["name"]
     phase = status.get("phase")
-    if phase not in ("Failed", "Error"):
+    if not _has_failed(workflow):
         raise ConflictError(
             f"job {name} is {phase or 'Pending'}: only a failed job can be retried"
             + (" (to run it again, delete it and submit it again)" if phase == "Succeeded" else "")
         )
-    nodes, offloaded = raw(workflow)
+    found, offloaded = raw(workflow)
     if offloaded:
         raise UnavailableError(f"Argo keeps the nodes of {name} in its database: use `argo retry {name}`")
+    nodes = {
+        node_id: node
+        for node_id, node in found.items()
+        if isinstance(node, Mapping) and isinstance(node.get("name"), str)
+    }
     keep, reset = _sort(name, {node["name"]: node for node in nodes.values()})
     new = copy.deepcopy(workflow)
     new["status"] = _fresh(status, now=now)
     kept = {node_id for node_id, node in nodes.items() if node["name"] in keep}
-    new["status"]["nodes"] = {
+    left = {
         node_id: _node(node, kept, reset=node["name"] in reset, now=now)
         for node_id, node in nodes.items()
         if node_id in kept
     }
+    new["status"] |= packed_as_before(workflow, left)
     labels = new["metadata"].get("labels") or {}
     for label in (_COMPLETED, _ARCHIVING, _PHASE):
         labels.pop(label, None)
@@ -148,16 +159,21 @@ def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | Non
     pods must be deleted first (the allocator may not delete them: it ends those that Argo then knows no more). None if
     there is nothing to repair, or if Argo keeps the nodes in its database.
 
-    The patch removes nodes that Argo makes again: those of `left_by_argo_retry`, and what is below them. A replica that
-    had several attempts gets the full backoffLimit. The patch is valid only for this version of the Workflow.
+    The patch removes nodes that Argo makes again: those of `left_by_argo_retry`, and what is below them, but for
+    replicas that have succeeded: their pods still have the names that new ones would get. A replica that had several
+    attempts gets the full backoffLimit. The patch is valid only for this version of the Workflow.
     """
-    stuck = left_by_argo_retry(typed(workflow)[0])
+    tree = typed(workflow)[0]
+    stuck = left_by_argo_retry(tree)
     found, offloaded = raw(workflow)
     if offloaded or not stuck:
         return None
     nodes = {node_id: node for node_id, node in found.items() if isinstance(node, Mapping)}
     names = {node_id: untrusted.string(node.get("name"), most=1024) for node_id, node in nodes.items()}
-    below = _subtrees(stuck, names.values())
+    done = frozenset(node.name for node in tree if node.place and node.place.is_member and node.phase in _KEPT)
+    below, kept = _subtrees(stuck, names.values()), _subtrees(done, names.values())
+    if kept.isdisjoint(stuck):  # else Argo would still create no pods
+        below -= kept
     gone = {node_id for node_id, name in names.items() if not name or name in below}
     changed: dict[str, Any] = {}
     for node_id, node in nodes.items():
@@ -170,8 +186,8 @@ def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | Non
             changed[node_id] = left
     status: dict[str, Any] = {"nodes": {**changed, **dict.fromkeys(gone)}}
     if not workflow["status"].get("nodes"):
-        kept = {node_id: {**node, **changed.get(node_id, {})} for node_id, node in nodes.items() if node_id not in gone}
-        status = {"compressedNodes": None, "nodes": kept}
+        rest = {node_id: {**node, **changed.get(node_id, {})} for node_id, node in nodes.items() if node_id not in gone}
+        status = packed_as_before(workflow, rest)
     before = dict(untrusted.sub(workflow, "metadata", "annotations"))
     after = dict(before)
     _forget_what_counted(after)
@@ -233,7 +249,7 @@ def _above(name: str, names: set[str]) -> str | None:
 def _node(node: Any, kept: set[str], *, reset: bool, now: str) -> dict[str, Any]:
     out = copy.deepcopy(dict(node))
     for field in _REFERENCES:
-        if field in out:
+        if isinstance(out.get(field), list):
             out[field] = [node_id for node_id in out[field] if node_id in kept]
     if reset:
         out.update(phase="Running", startedAt=now, finishedAt=None)

@@ -14,11 +14,14 @@ import pytest
 from diflow import keys
 from diflow.errors import ConflictError
 from diflow.jobs.retry import _subtrees, repair, retried
+from diflow.kube.kinds import WORKFLOW
 from diflow.state import nodecheck
 from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
 from diflow.state.nodes import nodes as typed
+from diflow.state.nodes import raw
 from diflow.state.tree import read_tree
+from tests.cli.runner import Cli
 from tests.kube.fakeapi import merge
 from tests.state.seen import SeenJob
 
@@ -32,7 +35,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def nodes(workflow: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {node["name"]: node for node in workflow["status"]["nodes"].values()}
+    return {node["name"]: node for node in raw(workflow)[0].values()}
 
 
 def test_a_preemptible_job_restarts_its_round() -> None:
@@ -102,10 +105,11 @@ def test_a_retry_has_its_whole_limit_and_no_old_reason() -> None:
     assert set(new["metadata"]["annotations"]) == {"diflow/dijob", "diflow/rounds-before"}
 
 
-def test_packed_nodes_are_unpacked_for_the_retry() -> None:
+def test_packed_nodes_stay_packed() -> None:
+    """Plain, they may be more than the API server takes."""
     job = SeenJob("job", learner=1).all_ready().node("", kind="DAG", phase="Failed")
     new, _ = retried(job.ended(9, "Failed").compressed(), now=_NOW)
-    assert "compressedNodes" not in new["status"]
+    assert "nodes" not in new["status"]
     assert set(nodes(new)) == {"job"}
 
 
@@ -165,7 +169,7 @@ def test_what_argo_retry_left_running_is_removed_with_its_retry_node(where: str,
     answer = repair(workflow)
     assert answer is not None
     new = merge(workflow, answer[0])
-    assert "compressedNodes" not in new["status"]
+    assert ("nodes" in new["status"]) != is_compressed
     left = nodes(new)
     assert not [name for name in left if name.startswith(f"job{where}")]
     assert left.keys() == {node["name"] for node in found.values() if not node["name"].startswith(f"job{where}")}
@@ -255,3 +259,40 @@ def test_torn_nodes_of_two_tasks_whose_names_begin_alike_are_all_removed() -> No
     assert answer is not None
     assert set(merge(workflow, answer[0])["status"]["nodes"]) == kept
     assert answer[1] == torn.keys() - {"nameless"}
+
+
+def test_a_replica_that_has_succeeded_is_kept_by_a_repair() -> None:
+    """Its pod exists, and has the name that a new one would get: Argo could not create that."""
+    job = after_argo_retry(where=".round(0:1)")
+    done = ".round(0:1)(0).learner(1:1)"
+    for name, kind in ((done, "Retry"), (f"{done}(0)", "DAG"), (f"{done}(0).learner(0)", "Pod")):
+        job.node(name, kind=kind, phase="Succeeded")
+    workflow = job.workflow()
+    answer = repair(workflow)
+    assert answer is not None
+    new = merge(workflow, answer[0])
+    assert {name for name in nodes(new) if name.startswith("job.round(0:1)")} == {
+        f"job{name}" for name in (done, f"{done}(0)", f"{done}(0).learner(0)")
+    }
+    assert "id-job" + f"{done}(0).learner(0)" not in answer[1]
+    assert repair(new) is None, "once"
+
+
+def test_a_job_that_was_stopped_after_argo_retry_is_retried_as_any_failed_job(diflow: Cli) -> None:
+    diflow.prepare()
+    workflow = after_argo_retry(where=".round(0:1)").shutdown().workflow()
+    workflow["status"]["phase"] = "Failed"
+    workflow["metadata"]["labels"]["workflows.argoproj.io/phase"] = "Failed"
+    diflow.api.add(WORKFLOW, workflow)
+    assert diflow("retry", "job").code == 0
+    new = diflow.api.objects[WORKFLOW.path("default")]["job"]
+    assert not new["status"].get("phase")
+    assert "shutdown" not in new["spec"]
+
+
+@pytest.mark.parametrize("forged", [7, [], "x", {}, {"name": 7}, {"name": "job.round", "children": None}])
+def test_forged_nodes_do_not_stop_a_retry(forged: Any) -> None:
+    workflow = SeenJob("job", learner=1).all_ready().ended(9, "Failed").workflow()
+    workflow["status"]["nodes"]["forged"] = forged
+    new, _ = retried(workflow, now=_NOW)
+    assert new["status"]["startedAt"] == _NOW

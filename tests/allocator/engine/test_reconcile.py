@@ -14,7 +14,10 @@ from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.reconcile import Pace, reconcile
+from diflow.allocator.engine.reconciler import _few_repairs
+from diflow.allocator.engine.records import Identity
 from diflow.durations import timestamp
+from diflow.kube.kinds import WORKFLOW
 from diflow.state.failures import UNCOUNTED_MESSAGES
 from diflow.state.roster import roster
 from diflow.state.tree import Tree
@@ -430,3 +433,15 @@ def test_a_job_that_can_start_now_is_not_too_late() -> None:
     )
     (write,) = out(waiting)
     assert "shutdown" not in write.body["spec"]
+
+
+def test_few_jobs_are_repaired_in_one_pass_and_each_namespace_has_its_turn() -> None:
+    def write(namespace: str, number: int, *, is_repair: bool) -> Write:
+        job_ = Identity(namespace, f"job-{number}", "u", "1")
+        return Write(WORKFLOW, job_, f"{namespace}/{number}", {}, is_repair=is_repair)
+
+    repairs = [write("evil", number, is_repair=True) for number in range(50)] + [write("good", 0, is_repair=True)]
+    others = [write("evil", number, is_repair=False) for number in range(50)]
+    chosen = _few_repairs([*repairs, *others])
+    assert chosen[:50] == others
+    assert [one.target.namespace for one in chosen[50:]] == ["evil", "good", "evil", "evil"]
