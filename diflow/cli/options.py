@@ -86,9 +86,12 @@ def needs(extra: Literal["allocator", "controller", "server"]) -> None:
 
 
 def resolve(job: str, cluster: Cluster) -> str:
-    """The job's name, where `@latest` is the newest job."""
+    """The job's name, where `@latest` is the newest job. Raises InvalidError for an empty name."""
+    from diflow.errors import InvalidError  # noqa: PLC0415
     from diflow.jobs.lookup import LATEST, latest  # noqa: PLC0415
 
+    if not job.strip():
+        raise InvalidError(f"the job's name is empty: give a name, or {LATEST} for the newest job")
     if job != LATEST:
         return job
     return latest(cluster=cluster)

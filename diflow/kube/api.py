@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from urllib.parse import urlencode
 
-from diflow.errors import NotFoundError, UnavailableError
+from diflow.errors import InvalidError, NotFoundError, UnavailableError
 from diflow.kube import answers, pages, refusals
 from diflow.kube.kinds import POD, Kind
 from diflow.kube.kubeconfig import access as kubeconfig_access
@@ -133,8 +133,8 @@ class Cluster:
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json:
-        """One object. Raises NotFoundError."""
-        return self._json("GET", kind.path(self._space(kind, namespace), name), about=kind.about(name))
+        """One object. Raises NotFoundError, InvalidError for an empty name."""
+        return self._json("GET", self._path(kind, namespace, name), about=kind.about(name))
 
     def find(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json | None:
         """One object, or None if there is none."""
@@ -222,7 +222,7 @@ class Cluster:
         `manager`: the field manager in managedFields."""
         return self._json(
             "PUT",
-            kind.path(self._space(kind, namespace), name, *([subresource] if subresource else [])),
+            self._path(kind, namespace, name, *([subresource] if subresource else [])),
             query={"fieldManager": manager},
             body=body,
             about=kind.about(name),
@@ -247,7 +247,7 @@ class Cluster:
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         return self._json(
             "PATCH",
-            kind.path(self._space(kind, namespace), name, *([subresource] if subresource else [])),
+            self._path(kind, namespace, name, *([subresource] if subresource else [])),
             query={"fieldManager": manager},
             body=body,
             content_type=content,
@@ -271,7 +271,7 @@ class Cluster:
         if uid:
             options["preconditions"] = {"uid": uid}
         try:
-            self._json("DELETE", kind.path(self._space(kind, namespace), name), body=options, about=kind.about(name))
+            self._json("DELETE", self._path(kind, namespace, name), body=options, about=kind.about(name))
         except NotFoundError:
             return False
         return True
@@ -346,7 +346,7 @@ class Cluster:
             "tailLines": tail if tail is not None else "",
             "timestamps": "true" if timestamps else "",
         }
-        path = POD.path(self._space(POD, namespace), pod, "log")
+        path = self._path(POD, namespace, pod, "log")
         seconds = read_seconds if read_seconds is not None else (None if follow else self._read_seconds)
         with self._open("GET", path, query=query, read_seconds=seconds, about=POD.about(pod)) as response:
             for line in _lines(response):
@@ -394,6 +394,12 @@ class Cluster:
 
     def _space(self, kind: Kind, namespace: str | None) -> str | None:
         return (namespace or self.namespace) if kind.namespaced else None
+
+    def _path(self, kind: Kind, namespace: str | None, name: str, *parts: str) -> str:
+        """The path of one object. Raises InvalidError for an empty name, whose path is that of all objects."""
+        if not name:
+            raise InvalidError(f"the name of the {kind.name} is empty")
+        return kind.path(self._space(kind, namespace), name, *parts)
 
     def _selected(
         self, kind: Kind, *, namespace: str | None = None, everywhere: bool = False, labels: str = "", fields: str = ""

@@ -50,6 +50,31 @@ def test_a_job_whose_name_cannot_be_is_not_there_and_nothing_is_changed(diflow: 
     assert {r.method for r in diflow.api.requests} <= {"GET"}
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_of_a_job_is_invalid_input_and_nothing_is_sent(diflow: Cli, name: str) -> None:
+    diflow.has(SeenJob("job", learner=1))
+    for command in (
+        ("get",),
+        ("describe",),
+        ("stop",),
+        ("suspend",),
+        ("resume",),
+        ("retry",),
+        ("delete",),
+        ("delete", "--ignore-not-found"),
+        ("scale", "--replicas", "2"),
+        ("wait",),
+        ("watch",),
+        ("logs",),
+        ("explain",),
+    ):
+        result = diflow(*command, name)
+        assert result.code == 2, command
+        assert result.err == "error: the job's name is empty: give a name, or @latest for the newest job\n"
+    assert diflow.api.requests == []
+    assert "job" in diflow.api.objects[WORKFLOW.path("default")]
+
+
 def test_a_jobs_name_selects_no_other_jobs(diflow: Cli) -> None:
     """A comma in a label selector is an `and`; jobs that continue in other Workflows are found by a label."""
     made = SeenJob("job", learner=1)

@@ -305,6 +305,24 @@ def test_names_cannot_leave_their_place_in_the_path(api: FakeApi) -> None:
     assert api.requests == []  # no object can have such a name
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda c: c.get(WORKFLOW, ""),
+        lambda c: c.find(WORKFLOW, ""),
+        lambda c: c.delete(WORKFLOW, ""),
+        lambda c: c.patch(WORKFLOW, "", {}),
+        lambda c: c.patch(WORKFLOW, "", {}, subresource="status"),
+        lambda c: c.replace(WORKFLOW, "", {}),
+        lambda c: list(c.logs("")),
+    ],
+)
+def test_an_empty_name_never_means_all_objects(api: FakeApi, act: Callable[[Cluster], object]) -> None:
+    with pytest.raises(InvalidError, match="name of the (Workflow|Pod) is empty"):
+        act(api.cluster())
+    assert api.requests == []
+
+
 def test_the_next_page_is_on_its_way_before_this_one_is_parsed() -> None:
     happened: list[str] = []
     asked = threading.Event()
