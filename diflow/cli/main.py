@@ -73,13 +73,13 @@ def _write_what_the_terminal_can() -> None:
 
 def code_of(args: Sequence[str] | None = None) -> int:
     """Run `diflow` and return its exit code. Tracebacks are shown only if DIFLOW_DEBUG is set."""
-    from diflow.cli.app import root  # noqa: PLC0415 (its errors must be caught here too)
-
-    if _COMPLETES in os.environ:
-        from typer._completion_classes import completion_init  # noqa: PLC0415 (typer offers it nowhere else)
-
-        completion_init()
     try:
+        from diflow.cli.app import root  # noqa: PLC0415 (its errors must be caught here too)
+
+        if _COMPLETES in os.environ:
+            from typer._completion_classes import completion_init  # noqa: PLC0415 (typer offers it nowhere else)
+
+            completion_init()
         given = _in_full(sys.argv[1:] if args is None else args)
         result = root()(args=given, prog_name="diflow", standalone_mode=False)
         sys.stdout.flush()
@@ -118,10 +118,23 @@ def _in_full(args: Sequence[str]) -> list[str]:
     ]
 
 
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether this is Ctrl-C, also as the cause of another error.
+
+    Python 3.11 raises a RuntimeError from a KeyboardInterrupt in `__set_name__`, that is during an import.
+    """
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, KeyboardInterrupt):
+            return True
+        at = at.__cause__
+    return type(error).__name__ == "Abort"
+
+
 def _ended_by(error: BaseException) -> int | None:
     """Print the error and return its exit code; None for an error to show with its traceback."""
     code: int | None = 1
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+    if _is_interrupt(error):
         code = INTERRUPTED
     elif isinstance(error, DetachedError):
         note(str(error))

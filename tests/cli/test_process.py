@@ -132,6 +132,36 @@ def test_an_error_nobody_foresaw_is_one_line_unless_debugging(monkeypatch: pytes
         code_of(["list"])
 
 
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_ctrl_c_during_an_import_ends_with_130_also_where_python_wraps_it(
+    monkeypatch: pytest.MonkeyPatch, debug: str
+) -> None:
+    def wrapped(**_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:  # as Python 3.11 does in __set_name__
+            raise RuntimeError("Error calling __set_name__ on 'member_descriptor' instance") from error
+
+    monkeypatch.setenv("DIFLOW_DEBUG", debug)
+    monkeypatch.setattr("diflow.cli.listing.connect", wrapped)
+    result = run("list")
+    assert (result.code, result.out, result.err) == (130, "", "")
+
+
+def test_ctrl_c_during_the_first_import_ends_with_130_and_no_traceback() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'diflow.cli.app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from diflow.cli.main import run\n"
+        "run(['--help'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_the_reference_page_is_what_the_commands_say() -> None:
     page = (_ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert page == reference(), "run: python -m diflow.cli.reference > docs/cli.md"
