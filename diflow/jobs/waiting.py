@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from diflow import keys
-from diflow.errors import NotFoundError
+from diflow.errors import NotFoundError, UnauthorizedError
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
@@ -63,9 +63,13 @@ def each(
 
 def _placed(cluster: Cluster, heads: Sequence[Object], labels: str) -> list[Object]:
     """The Workflows of the gangs that have places: these wait for other pods to end, or somebody resumed them (`argo
-    resume`), so that they have pods without an admission."""
+    resume`), so that they have pods without an admission.
+
+    Of a user who may list Workflows but not get one, few such gangs are read from their metadata: everybody can write
+    this annotation, and it must not make the list fail.
+    """
     placed = [head["metadata"] for head in heads if _has_places(head)]
-    if len(placed) > _FEW:  # only their namespaces are read as a whole: everybody can write this annotation
+    if len(placed) > _FEW:  # only their namespaces are read as a whole
         namespaces = sorted({str(metadata.get("namespace") or "") for metadata in placed})
         return [
             workflow
@@ -74,7 +78,7 @@ def _placed(cluster: Cluster, heads: Sequence[Object], labels: str) -> list[Obje
         ]
     out = []
     for metadata in placed:
-        with suppress(NotFoundError):
+        with suppress(NotFoundError, UnauthorizedError):
             workflow = cluster.get(WORKFLOW, metadata["name"], namespace=metadata.get("namespace"))
             if workflow["metadata"].get("uid") == metadata.get("uid"):
                 out.append(workflow)

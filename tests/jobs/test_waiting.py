@@ -20,6 +20,7 @@ from diflow.workflows import render
 from tests.builders import template
 from tests.cli.runner import Cli
 from tests.kube.fakeapi import Request
+from tests.kube.fakeapi import status as refusal
 
 METADATA = {"namespace": "default", "uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-11-20T10:00:00Z"}
 
@@ -198,6 +199,19 @@ def test_few_gangs_with_places_are_read_one_by_one(diflow: Cli) -> None:
         "gone": False,
         "other": False,
     }
+
+
+def test_without_the_right_to_get_a_workflow_a_gang_with_a_place_is_read_from_its_metadata(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.add(WORKFLOW, submitted("forged", annotations={keys.ALLOCATION: PLACED}))
+    diflow.api.add(WORKFLOW, admitted("runs", uid="u-2"))
+    text = 'workflows.argoproj.io "forged" is forbidden: User "jane" cannot get resource "workflows" in API group ""'
+    forbidden = refusal(403, text, reason="Forbidden")
+    diflow.api.fail(forbidden, method="GET", path=f"{WORKFLOW.path('default')}/", times=100)
+    found = workflows(
+        Cluster.connect(kubeconfig=str(diflow.kubeconfig)), labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
+    )
+    assert {w["metadata"]["name"]: "templates" in w["spec"] for w in found} == {"forged": False, "runs": True}
 
 
 def test_many_gangs_with_places_cost_other_namespaces_nothing(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
