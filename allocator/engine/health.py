@@ -89,15 +89,13 @@ class HealthWatch:
         self._looked, self._has_jobs = self._clock(), True
         judged = list(self._verdicts(state))
         self._find_slow_nodes(judged)
-        writes = [write for job, track in judged if (write := self._write_of(job, track, is_paused=is_paused))]
+        writes = self._writes(judged, is_paused=is_paused)
         self.counts = Counter(worst for _, track in judged if (worst := _worst(track.verdict)))
         if not writes:
             return False
         before = self._executor.made
         refused = self._executor.apply(writes, state.jobs)
-        self.restarts += sum(
-            write.note is not None and write.note.reason == "Restarted" for write in writes if write not in refused
-        )
+        self.restarts += sum(_is_restart(write) for write in writes if write not in refused)
         return self._executor.made > before
 
     def _verdicts(self, state: ClusterState) -> Iterator[tuple[Job, _Track]]:
@@ -147,16 +145,25 @@ class HealthWatch:
         )
         return track
 
+    def _writes(self, judged: Sequence[tuple[Job, _Track]], *, is_paused: bool) -> list[Write]:
+        """The writes of a look: all restarts, and at most 16 that only say how a job is, each with an Event: those of
+        the namespaces in turns, and of jobs that were written longest ago first. The others follow in the next looks.
+        """
+        found = [(track, write) for job, track in judged if (write := self._write_of(job, track, is_paused=is_paused))]
+        restarts = [one for one in found if _is_restart(one[1])]
+        others = sorted((one for one in found if not _is_restart(one[1])), key=lambda one: one[0].written)
+        chosen = [*restarts, *in_turns(others, lambda one: one[1].target.namespace)[:MOST_AT_ONCE]]
+        for track, _ in chosen:
+            track.written = self._clock()
+        return [write for _, write in chosen]
+
     def _write_of(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
         """The next write for a job, None if there is none."""
         try:
-            write = self._next_write(job, track, is_paused=is_paused)
+            return self._next_write(job, track, is_paused=is_paused)
         except Exception as error:  # one faulty job must not stop the others
             log.error("the job cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
             return None
-        if write is not None:
-            track.written = self._clock()
-        return write
 
     def _next_write(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
         read, verdict, health = job.read, track.verdict, job.read.health
@@ -205,8 +212,8 @@ class HealthWatch:
             {_names(job): _hosts(track.replicas, track.samples.compared()) for job, track in judged},
         )
         new = sorted(slow.keys() - self._told)
-        # Users report what makes a node slow.
-        chosen = in_turns(new, lambda node: frozenset(namespace for namespace, _ in slow[node]))[:MOST_AT_ONCE]
+        # Users report what makes a node slow. Its owner is one namespace: a tenant with k of them has 2^k - 1 sets.
+        chosen = in_turns(new, lambda node: min(namespace for namespace, _ in slow[node]))[:MOST_AT_ONCE]
         events = []
         for node in chosen:
             text = f"node {node} is slow: {len(slow[node])} jobs have a replica there that is slower than its others"
@@ -286,6 +293,10 @@ def _restart(job: Job, found: HealthState, track: _Track, *, now: float) -> Writ
             stopping.setdefault(replica.task, set()).add(replica.index)
     stop = Stop(max(created), {task: frozenset(indices) for task, indices in stopping.items()})
     return patches.change_job(read, annotations={keys.HEALTH: replace(found, stop=stop).text()}, note=note)
+
+
+def _is_restart(write: Write) -> bool:
+    return write.note is not None and write.note.reason == "Restarted"
 
 
 def _worst(verdict: Verdict) -> str:

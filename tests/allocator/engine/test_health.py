@@ -320,6 +320,24 @@ def test_many_slow_nodes_are_told_a_few_at_a_time_those_of_the_namespaces_in_tur
     assert watch.slow_nodes == slow, "all are known from the first look on"
 
 
+def test_a_tenant_has_no_more_turns_with_slow_nodes_for_having_several_namespaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[list[str]] = []
+
+    class Events:
+        def record_own_events(self, events: Any) -> None:
+            looks.append([note.message.split()[1] for note, _ in events])
+
+    watch = HealthWatch(Events(), clock=lambda: 0.0, wall=lambda: 0.0)  # type: ignore[arg-type]
+    sets = [[f"evil-{i}" for i in range(6) if number >> i & 1] for number in range(1, 64)]
+    slow = {f"a-{n:02}": tuple((space, name) for space in spaces for name in "ab") for n, spaces in enumerate(sets)}
+    slow["z"] = (("good", "one"), ("good", "two"))
+    monkeypatch.setattr(health, "slow_nodes", lambda *_: slow)
+    watch._find_slow_nodes([])
+    assert "z" in looks[0]
+
+
 def test_events_of_the_allocators_own_are_sent_side_by_side() -> None:
     with lab(settings=AllocatorSettings(writers=2, debounce_seconds=0.0)) as at:
         assert at.daemon is not None

@@ -188,6 +188,32 @@ def false_alarms(*, jobs: int, hours: float, first: int = 0, health: Health = HE
     return [f"{write.job}: {write.note.message if write.note else write.why}" for write in alarms]
 
 
+def test_many_unhealthy_jobs_are_reported_a_few_at_a_time_those_of_the_namespaces_in_turns() -> None:
+    found, executor, clock = watch()
+    trainings = []
+    for number in range(41):
+        one = noisy(number, health=Health(action="report"))
+        one.name, space = f"job-{number:02}", "good" if number == 40 else "evil"
+        one.read = replace(one.read, identity=Identity(space, one.name, f"uid-{number}", "1"), name=one.name)
+        one.hung = True
+        trainings.append(one)
+    by_key, looked = {one.read.key: one for one in trainings}, list[list[str]]()
+    for now in (0.0, 7200.0, 7205.0, 7210.0, 7215.0):
+        clock.now = now
+        for one in trainings:
+            one.report(now)
+        before = len(executor.writes)
+        found.run(ClusterState({one.read.key: one.job() for one in trainings}, {}, ()), is_paused=False)
+        looked.append([write.job for write in executor.writes[before:]])
+        for write in executor.writes[before:]:
+            text = write.body["metadata"]["annotations"][keys.HEALTH]
+            by_key[write.job].read = replace(by_key[write.job].read, health_state=HealthState.parse(text))
+    assert [len(look) for look in looked] == [0, 16, 16, 9, 0]
+    assert "good/job-40" in looked[1]
+    assert sorted(key for look in looked for key in look) == sorted(by_key), "each is written once"
+    assert found.counts == {"stalled": 41}, "all are known from the first look on"
+
+
 def test_noisy_jobs_that_save_and_evaluate_raise_no_alarm() -> None:
     assert false_alarms(jobs=12, hours=6) == []
 
