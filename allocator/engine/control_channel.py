@@ -22,6 +22,7 @@ from typing import Any, Final
 from diflow import keys
 from diflow.durations import timestamp
 from diflow.errors import ConflictError, DiflowError, NotFoundError, UnauthorizedError
+from diflow.kube import kinds
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, LEASE, Kind
 from diflow.kube.leader_election import seconds_since_renewal
@@ -171,7 +172,7 @@ _CLOCKS_SECONDS: Final = 5.0
 
 def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> tuple[str, str]:
     """Pause the allocator. Returns (the annotation: who, when, why; the annotation before)."""
-    before = _paused(cluster, namespace=namespace)
+    before = _pause_of(cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace))
     text = f"{whoami(cluster)} at {timestamp(now)}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
     annotate(cluster, PAUSED, text, namespace=namespace)
     return text, before
@@ -205,15 +206,30 @@ def await_renewal(cluster: Cluster, *, namespace: str) -> bool:
 
 
 def resume(cluster: Cluster, *, namespace: str) -> str:
-    """Resume the allocator. Returns who paused it, "" if it was not paused."""
-    paused = _paused(cluster, namespace=namespace)
+    """Resume the allocator. Returns who paused it, "" if it was not paused.
+
+    Raises NotFoundError if there is no such namespace.
+    """
+    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace)
+    if lease is None:
+        _check_namespace(cluster, namespace)
+    paused = _pause_of(lease)
     if paused:
         annotate(cluster, PAUSED, None, namespace=namespace)
     return paused
 
 
-def _paused(cluster: Cluster, *, namespace: str) -> str:
-    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace)
+def _check_namespace(cluster: Cluster, namespace: str) -> None:
+    """Raise NotFoundError if there is no such namespace; nothing if the user may not read it."""
+    try:
+        cluster.get(kinds.NAMESPACE, namespace)
+    except UnauthorizedError:
+        return
+    except NotFoundError as error:
+        raise _no_namespace(namespace) from error
+
+
+def _pause_of(lease: Mapping[str, Any] | None) -> str:
     return str((((lease or {}).get("metadata") or {}).get("annotations") or {}).get(PAUSED) or "")
 
 
@@ -236,9 +252,11 @@ def annotate(cluster: Cluster, key: str, value: str | None, *, namespace: str) -
         except ConflictError:  # created by another process meanwhile
             cluster.patch(LEASE, keys.ALLOCATOR, change, namespace=namespace)
         except NotFoundError:
-            raise NotFoundError(
-                f"there is no namespace {namespace!r}: the allocator is not installed in this cluster"
-            ) from error
+            raise _no_namespace(namespace) from error
+
+
+def _no_namespace(namespace: str) -> NotFoundError:
+    return NotFoundError(f"there is no namespace {namespace!r}: the allocator is not installed in this cluster")
 
 
 def answer(cluster: Cluster, *, namespace: str, asked: str, text: str) -> None:

@@ -15,7 +15,7 @@ from diflow.allocator.engine import control_channel
 from diflow.allocator.engine.daemon import Allocator, Cycle, lead
 from diflow.allocator.engine.settings import allocator_settings
 from diflow.allocator.policies.base import load_policy
-from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, LEASE, NAMESPACE, WORKFLOW
 from diflow.kube.leader_election import Elector
 from tests.cli.placed import SYSTEM, dijob, lease, lease_annotations, node, put
 from tests.cli.runner import Cli
@@ -196,6 +196,18 @@ def test_a_lease_that_is_not_there_yet_is_made_so_that_who_comes_is_paused(diflo
     assert result.code == 0, result.err
     assert "none runs now: one that starts will be paused" in result.err
     assert lease_annotations(diflow)[control_channel.PAUSED]
+
+
+def test_to_resume_in_a_namespace_that_does_not_exist_is_an_error(diflow: Cli) -> None:
+    result = diflow("resume", "-n", "typo")
+    assert result.code == 3
+    assert result.err == "error: there is no namespace 'typo': the allocator is not installed in this cluster\n"
+    diflow.api.add(NAMESPACE, {"metadata": {"name": "typo"}})
+    assert diflow("resume", "-n", "typo").err == "the allocator was not paused\n"
+    diflow.api.remove(NAMESPACE, "typo")
+    text = 'namespaces "typo" is forbidden: User "jane" cannot get resource "namespaces" in API group ""'
+    diflow.api.fail(status(403, text, reason="Forbidden"), path="/api/v1/namespaces/typo")
+    assert diflow("resume", "-n", "typo").err == "the allocator was not paused\n"
 
 
 def test_without_the_right_to_pause_it_names_the_right(diflow: Cli) -> None:
