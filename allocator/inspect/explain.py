@@ -47,6 +47,8 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
         return
     yield headline(row)
     if row.granted and row.state == "starting":
+        if job.status.phase != "Running":  # what its pods wait for, such as an image that cannot be pulled
+            yield f"{job.status.phase}: {job.status.message}"
         yield "its places are those in its Workflow; only the allocator can verify their signature"
     yield from _last_decision(seen, row)
     excluded = Exclusions.parse((job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED))

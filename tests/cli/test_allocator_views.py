@@ -363,6 +363,16 @@ def test_explain_claims_no_more_of_places_than_it_knows(busy: Cli) -> None:
     assert said not in busy("explain", "big").out
 
 
+def test_explain_says_what_the_pods_of_a_placed_job_wait_for(busy: Cli) -> None:
+    made = put(busy, dijob("starts", {"worker": 2}), at={"worker": ["a", "b"]})
+    made["status"] = {"phase": "Running", "nodes": {}}
+    busy.api.add(WORKFLOW, made)
+    for name in [name for name in busy.api.objects[POD.path("default")] if name.startswith("starts")]:
+        busy.api.remove(POD, name)
+    line = busy("explain", "starts").out.splitlines()[1]
+    assert line.startswith(("Pending: ", "Starting: ")), line
+
+
 def test_explain_of_jobs_about_which_nothing_is_decided(busy: Cli) -> None:
     assert "default/alone has scheduling: none: Argo alone runs it" in busy("explain", "alone").out
     made = put(busy, dijob("over", {"worker": 1}))
