@@ -91,7 +91,8 @@ def raw(workflow: Object, pods: Sequence[Object] = ()) -> tuple[Mapping[str, Any
 
 def packed_as_before(workflow: Object, nodes: Object) -> dict[str, Any]:
     """The fields of the Workflow's status that have these nodes: compressed, as Argo compresses them, if they were."""
-    if untrusted.sub(workflow, "status").get("nodes"):
+    status = untrusted.sub(workflow, "status")
+    if status.get("nodes") or not status.get("compressedNodes"):
         return {"nodes": dict(nodes)}
     text = json.dumps(nodes, ensure_ascii=False, separators=(",", ":"))
     packed = gzip.compress(text.encode("utf-8", "surrogatepass"), compresslevel=6, mtime=0)

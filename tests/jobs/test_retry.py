@@ -290,6 +290,14 @@ def test_a_job_that_was_stopped_after_argo_retry_is_retried_as_any_failed_job(di
     assert "shutdown" not in new["spec"]
 
 
+def test_a_job_that_failed_before_it_had_nodes_gets_none_that_are_packed() -> None:
+    workflow = SeenJob("job", learner=1).ended(9, "Failed").workflow()
+    workflow["status"].pop("nodes", None)
+    new, _ = retried(workflow, now=_NOW)
+    assert new["status"]["nodes"] == {}
+    assert "compressedNodes" not in new["status"]
+
+
 @pytest.mark.parametrize("forged", [7, [], "x", {}, {"name": 7}, {"name": "job.round", "children": None}])
 def test_forged_nodes_do_not_stop_a_retry(forged: Any) -> None:
     workflow = SeenJob("job", learner=1).all_ready().ended(9, "Failed").workflow()
