@@ -24,7 +24,8 @@ from diflow.allocator.engine.health_inputs import Replica
 from diflow.allocator.engine.health_texts import unheard_text, verdict_text
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
-from diflow.allocator.engine.problems import MOST_AT_ONCE, in_turns
+from diflow.allocator.engine.problems import MOST_AT_ONCE
+from diflow.allocator.engine.round_robin import in_turns
 from diflow.allocator.engine.rounds import next_round
 from diflow.allocator.health.judging import slow_nodes
 from diflow.allocator.health.verdict import Samples, Verdict, judge
@@ -71,7 +72,7 @@ class HealthWatch:
         self.counts: Mapping[str, int] = {}
         self.restarts = 0
         self.slow_nodes: Mapping[str, tuple[tuple[str, str], ...]] = {}
-        self._told: frozenset[str] = frozenset()  # the slow nodes that have their Event
+        self._announced: frozenset[str] = frozenset()  # the slow nodes that have their Event
 
     def due(self) -> float:
         """When the next look is due, on the clock."""
@@ -82,7 +83,7 @@ class HealthWatch:
 
         While the allocator is paused, nothing is restarted."""
         if not any(job.read.health is not None for job in state.jobs.values()):
-            self._tracks, self._has_jobs, self.counts, self.slow_nodes, self._told = {}, False, {}, {}, frozenset()
+            self._tracks, self._has_jobs, self.counts, self.slow_nodes, self._announced = {}, False, {}, {}, frozenset()
             return False
         if self._has_jobs and self._clock() < self.due():
             return False
@@ -211,7 +212,7 @@ class HealthWatch:
             {_names(job): _hosts(track.replicas, track.verdict.slow) for job, track in judged},
             {_names(job): _hosts(track.replicas, track.samples.compared()) for job, track in judged},
         )
-        new = sorted(slow.keys() - self._told)
+        new = sorted(slow.keys() - self._announced)
         # Users report what makes a node slow. Its owner is one namespace: a tenant with k of them has 2^k - 1 sets.
         chosen = in_turns(new, lambda node: min(namespace for namespace, _ in slow[node]))[:MOST_AT_ONCE]
         events = []
@@ -220,7 +221,7 @@ class HealthWatch:
             log.warning("a node is slow", node=node, jobs=["/".join(job) for job in slow[node][:20]])
             events.append((Note("SlowNode", text, is_warning=True), f"{node} {self._wall() // 3600}"))
         self._executor.record_own_events(events)
-        self._told = self._told.intersection(slow).union(chosen)
+        self._announced = self._announced.intersection(slow).union(chosen)
         self.slow_nodes = slow
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
@@ -14,13 +13,12 @@ from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note
+from diflow.allocator.engine.round_robin import in_turns
 from diflow.allocator.engine.rounds import next_names
 
 MOST_AT_ONCE: Final = 16
 """Problems that are reported in one cycle: each is a request, and decisions on the jobs of others wait for them. The
 others are reported in the next cycles."""
-
-Item = TypeVar("Item")
 
 log = structlog.get_logger("diflow.allocator")
 
@@ -65,17 +63,6 @@ class Problems:
         if state.queue_trouble:
             log.warning("the queues stay as they were", why=state.queue_trouble)
         return len(new) > len(chosen)
-
-
-def in_turns(items: Iterable[Item], owner: Callable[[Item], Hashable]) -> list[Item]:
-    """One of each owner, then the second of each, and so on."""
-    seen: Counter[Hashable] = Counter()
-    order = []
-    for one in items:
-        order.append((seen[owner(one)], one))
-        seen[owner(one)] += 1
-    order.sort(key=lambda entry: entry[0])
-    return [one for _, one in order]
 
 
 def _ignored(job: Job) -> str:

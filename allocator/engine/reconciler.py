@@ -18,8 +18,8 @@ from diflow.allocator.engine.failing import first_failure
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.pending import limit, not_started
-from diflow.allocator.engine.problems import in_turns
 from diflow.allocator.engine.reconcile import Pace, end_pods, reconcile
+from diflow.allocator.engine.round_robin import in_turns
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import AvoidedNodes, UnboundPods
 

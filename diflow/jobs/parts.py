@@ -39,12 +39,10 @@ def newest(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json
 
 def last(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Json:
     """The Workflow in which the job of this one is continued now."""
-    for _ in range(_MOST):
-        after = following(cluster, workflow, namespace=namespace)
-        if after is None:
-            break
-        workflow = after
-    return workflow
+    current = workflow
+    for after in later(cluster, workflow, namespace=namespace):
+        current = after
+    return current
 
 
 def absent(name: str, namespace: str) -> NotFoundError:
@@ -59,6 +57,16 @@ def following(cluster: Cluster, workflow: Json, *, namespace: str | None = None)
     if after is None or chain.continues(after)[1] != workflow["metadata"].get("uid"):
         return None
     return after if chain.part(after) > chain.part(workflow) else None  # else the annotations were edited into a cycle
+
+
+def later(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Iterator[Json]:
+    """The Workflows that continue this one, in their order. Each is read when the iterator comes to it."""
+    for _ in range(_MOST):
+        after = following(cluster, workflow, namespace=namespace)
+        if after is None:
+            return
+        yield after
+        workflow = after
 
 
 def earlier(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Iterator[Json]:

@@ -215,13 +215,10 @@ class ScaleRequests:
         view = self._cache.job(asked.namespace, asked.job)
         name = view.workflow.name if view is not None else asked.job
         found = self._cluster.get(WORKFLOW, name, namespace=asked.namespace)
-        for _ in range(_MOST_BEHIND + 1):
-            after = parts.following(self._cluster, found, namespace=asked.namespace)
-            if after is None:
-                break
+        for behind, after in enumerate(parts.later(self._cluster, found, namespace=asked.namespace)):
+            if behind == _MOST_BEHIND:
+                raise unavailable("the job continues in Workflows that the server has not seen yet")
             found = after
-        else:
-            raise unavailable("the job continues in Workflows that the server has not seen yet")
         if chain.job_name(found) != asked.job:
             raise NotFoundError("the Workflow belongs to another job")
         return found

@@ -298,17 +298,22 @@ def test_a_slow_rank_is_named_and_a_node_that_is_slow_for_several_jobs_too() -> 
         ]
 
 
-def test_many_slow_nodes_are_told_a_few_at_a_time_those_of_the_namespaces_in_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A tenant whose jobs are alone on some hundred nodes can make all of them slow at once, and again and again."""
+def recording_watch() -> tuple[HealthWatch, list[list[str]]]:
+    """A watch, and the nodes of the Events of each of its looks."""
     looks: list[list[str]] = []
 
     class Events:
         def record_own_events(self, events: Any) -> None:
             looks.append([note.message.split()[1] for note, _ in events])
 
-    watch = HealthWatch(Events(), clock=lambda: 0.0, wall=lambda: 0.0)  # type: ignore[arg-type]
+    return HealthWatch(Events(), clock=lambda: 0.0, wall=lambda: 0.0), looks  # type: ignore[arg-type]
+
+
+def test_many_slow_nodes_are_told_a_few_at_a_time_those_of_the_namespaces_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant whose jobs are alone on some hundred nodes can make all of them slow at once, and again and again."""
+    watch, looks = recording_watch()
     slow = {f"a-{number:03}": (("evil", "one"), ("evil", "two")) for number in range(100)}
     slow["z"] = (("good", "one"), ("good", "two"))
     monkeypatch.setattr(health, "slow_nodes", lambda *_: slow)
@@ -323,13 +328,7 @@ def test_many_slow_nodes_are_told_a_few_at_a_time_those_of_the_namespaces_in_tur
 def test_a_tenant_has_no_more_turns_with_slow_nodes_for_having_several_namespaces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks: list[list[str]] = []
-
-    class Events:
-        def record_own_events(self, events: Any) -> None:
-            looks.append([note.message.split()[1] for note, _ in events])
-
-    watch = HealthWatch(Events(), clock=lambda: 0.0, wall=lambda: 0.0)  # type: ignore[arg-type]
+    watch, looks = recording_watch()
     sets = [[f"evil-{i}" for i in range(6) if number >> i & 1] for number in range(1, 64)]
     slow = {f"a-{n:02}": tuple((space, name) for space in spaces for name in "ab") for n, spaces in enumerate(sets)}
     slow["z"] = (("good", "one"), ("good", "two"))
