@@ -12,12 +12,13 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from diflow import keys
 from diflow.errors import ConflictError, UnavailableError
-from diflow.jobs import lookup
+from diflow.jobs import lookup, suspend
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
@@ -38,7 +39,7 @@ _SEPARATORS_FIRST: Final = str.maketrans(".(\0\1", "\0\1\2\2")
 _PODS_GONE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = (0.2, 2.0)
 _DELETES_AT_ONCE: Final = 16
-_TRIES: Final = 3
+_TRIES: Final = 5
 """How often the Workflow is read and written, if it changes in between."""
 
 
@@ -56,22 +57,37 @@ def retry(
     Raises ConflictError if the job has not failed, or is changed all the time.
     """
     cluster = cluster or Cluster.connect()
-    for left in reversed(range(_TRIES)):
-        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
-        repaired = None if _has_failed(workflow) else repair(workflow)
-        new, forgotten = repaired or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
-        _delete_pods(cluster, workflow["metadata"]["name"], forgotten, namespace=namespace)
-        try:
-            _write(cluster, workflow, new, is_patch=repaired is not None, namespace=namespace)
-        except ConflictError:  # the pods are deleted already: what is to be written is derived again
-            if not left:
-                raise
-        else:
-            return
+    with ExitStack() as hold:
+        for tried in range(_TRIES):
+            workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+            repaired = None if _has_failed(workflow) else repair(workflow)
+            if tried and repaired is None and _runs(workflow):  # the allocator has repaired it meanwhile
+                return
+            new, forgotten = repaired or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+            current = workflow["metadata"]["name"]
+            pods = _pods_of(cluster, current, namespace=namespace) if forgotten else []
+            old = [pod for pod in pods if _node_id(pod) in forgotten]
+            if repaired and old and workflow["spec"].get("suspend") is not True:
+                # Argo would create these pods again as soon as they are deleted, and change the Workflow.
+                suspend.suspend(name, namespace=namespace, cluster=cluster)
+                hold.callback(_resume, name, namespace=namespace, cluster=cluster)
+                continue
+            _delete(cluster, current, old, namespace=namespace)
+            try:
+                _write(cluster, workflow, new, is_patch=repaired is not None, namespace=namespace)
+            except ConflictError:  # the pods are deleted already: what is to be written is derived again
+                if tried == _TRIES - 1:
+                    raise
+            else:
+                return
 
 
 def _has_failed(workflow: Mapping[str, Any]) -> bool:
     return untrusted.sub(workflow, "status").get("phase") in _FAILED
+
+
+def _runs(workflow: Mapping[str, Any]) -> bool:
+    return untrusted.sub(workflow, "status").get("phase") in ("Pending", "Running")
 
 
 def _write(
@@ -87,24 +103,33 @@ def _write(
     cluster.patch(WORKFLOW, metadata["name"], patch, namespace=namespace)
 
 
-def _delete_pods(cluster: Cluster, name: str, forgotten: set[str], *, namespace: str | None) -> None:
-    """Delete the pods of these nodes, and wait until they are gone, as the new ones have the same names."""
+def _resume(name: str, *, namespace: str | None, cluster: Cluster) -> None:
+    with suppress(ConflictError):  # it has ended
+        suspend.resume(name, namespace=namespace, cluster=cluster)
 
-    def there() -> list[dict[str, Any]]:
-        pods = cluster.list_all(POD, namespace=namespace, labels=selector(name), metadata_only=True)
-        return [pod["metadata"] for pod in pods if _node_id(pod) in forgotten]
+
+def _pods_of(cluster: Cluster, workflow: str, *, namespace: str | None) -> list[dict[str, Any]]:
+    """The metadata of its pods."""
+    pods = cluster.list_all(POD, namespace=namespace, labels=selector(workflow), metadata_only=True)
+    return [pod["metadata"] for pod in pods]
+
+
+def _delete(cluster: Cluster, name: str, pods: list[dict[str, Any]], *, namespace: str | None) -> None:
+    """Delete these pods, and wait until they are gone, as the new ones have the same names."""
 
     def delete(pod: dict[str, Any]) -> None:
         cluster.delete(POD, pod["name"], namespace=namespace, uid=pod["uid"])
 
-    pods = there() if forgotten else []
     if not pods:
         return
     with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
         list(pool.map(delete, pods))
+    names, uids = {pod["name"] for pod in pods}, {pod["uid"] for pod in pods}
     deadline = time.monotonic() + _PODS_GONE_SECONDS
     pause, longest = _POLL_SECONDS
-    while there():
+    while there := {pod["uid"] for pod in _pods_of(cluster, name, namespace=namespace) if pod["name"] in names}:
+        if there.isdisjoint(uids):
+            raise ConflictError(f"pods of job {name} were created again while it was retried: try again in a moment")
         if time.monotonic() > deadline:
             raise ConflictError(f"old pods of job {name} are still being deleted: try again in a moment")
         time.sleep(pause)
@@ -112,7 +137,7 @@ def _delete_pods(cluster: Cluster, name: str, forgotten: set[str], *, namespace:
 
 
 def _node_id(pod: dict[str, Any]) -> str:
-    return str((pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-id") or "")
+    return str((pod.get("annotations") or {}).get("workflows.argoproj.io/node-id") or "")
 
 
 def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[str]]:

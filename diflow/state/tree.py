@@ -154,27 +154,28 @@ def left_by_argo_retry(nodes: Sequence[Node]) -> frozenset[str]:
 
     `argo retry` resets only what failed. It keeps the leaf `superseded` of a DAG, which was skipped after all others
     had ended: Argo looks at a DAG from its leaves, and no further than at one that has ended. It also sets all attempts
-    of a replica, or of a round, to Running, and not only the last one.
+    of a replica, or of a round, to Running, and not only the last one; Argo goes on with the last one alone.
 
     If Argo's controller looks at the job while it is repaired, it merges its changes into what the repair has left: it
     adds pods without the nodes above them, and parts of nodes that have no name. The name of these is "".
     """
-    running: dict[str, int] = {}
+    last: dict[str, int] = {}
+    running: list[tuple[str, int]] = []
     leaves: dict[str, str] = {}
     unfinished: set[str] = set()
     for node in nodes:
         parent, _, task = node.name.rpartition(".")
         if task == keys.TEMPLATE_SUPERSEDED and node.is_fulfilled and node.type in ("Skipped", "Suspend"):
             leaves[parent] = node.name
-        elif node.phase != "Running":
-            continue
-        elif node.type in ("TaskGroup", "Retry"):
-            unfinished.add(parent)
-        elif node.type == "DAG" and _is_attempt(node.place):
+        elif node.type == "DAG" and (attempt := _attempt(node.place)) is not None:
             retry = node.name.rpartition("(")[0]
-            running[retry] = running.get(retry, 0) + 1
-    several = (name for name, count in running.items() if count > 1)
-    return frozenset(several) | {leaf for parent, leaf in leaves.items() if parent in unfinished} | _torn(nodes)
+            last[retry] = max(last.get(retry, 0), attempt)
+            if node.phase == "Running":
+                running.append((retry, attempt))
+        elif node.phase == "Running" and node.type in ("TaskGroup", "Retry"):
+            unfinished.add(parent)
+    earlier = (retry for retry, attempt in running if attempt < last[retry])
+    return frozenset(earlier) | {leaf for parent, leaf in leaves.items() if parent in unfinished} | _torn(nodes)
 
 
 def _torn(nodes: Sequence[Node]) -> frozenset[str]:
@@ -187,9 +188,11 @@ def _torn(nodes: Sequence[Node]) -> frozenset[str]:
     return frozenset(("", *missing))
 
 
-def _is_attempt(place: NodeName | None) -> bool:
-    """Whether it is an attempt of a replica, or of a round, that counts."""
-    return place is not None and (place.is_counted_attempt or (place.is_attempt_of_round and not place.task))
+def _attempt(place: NodeName | None) -> int | None:
+    """The number of an attempt of a replica, or of a round, that counts."""
+    if place is None or not (place.is_counted_attempt or (place.is_attempt_of_round and not place.task)):
+        return None
+    return place.counted if place.is_counted_attempt else place.restart
 
 
 def _endings(pods: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules]) -> tuple[Ending, ...]:

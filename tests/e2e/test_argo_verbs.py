@@ -106,10 +106,12 @@ def test_retry_runs_what_failed_again(live: Live) -> None:
     live.ends(name, "Failed")
 
 
-def test_diflow_retry_repairs_what_argo_retry_leaves(live: Live) -> None:
+@pytest.mark.parametrize("is_preemptible", [False, True])
+def test_diflow_retry_repairs_what_argo_retry_leaves(live: Live, is_preemptible: bool) -> None:
     gate = f"mended-{secrets.token_hex(2)}"  # that of an earlier try is open already
     failing = live.fails_until_open(gate)
-    name = live.submit(job(task("learner", failing), name="left", backoff_limit=1))
+    tasks = [task("learner", failing), *([task("collector", "true")] if is_preemptible else [])]
+    name = live.submit(job(*tasks, name="left", backoff_limit=1, preemptible=is_preemptible))
     live.ends(name, "Failed")
     live.open(gate)
     live.argo("retry", name)

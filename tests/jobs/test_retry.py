@@ -304,3 +304,10 @@ def test_forged_nodes_do_not_stop_a_retry(forged: Any) -> None:
     workflow["status"]["nodes"]["forged"] = forged
     new, _ = retried(workflow, now=_NOW)
     assert new["status"]["startedAt"] == _NOW
+
+
+def test_an_earlier_attempt_that_argo_retry_has_reset_is_removed_when_the_last_one_has_ended() -> None:
+    """Argo goes on with the last attempt alone, and the job would never end."""
+    workflow = after_argo_retry(where=".round(0:1)").workflow()
+    workflow["status"]["nodes"]["id-job.round(0:1)(1)"]["phase"] = "Succeeded"
+    assert repair(workflow) is not None
