@@ -55,6 +55,7 @@ class ClusterView:
                 *(node.not_ready_since for node in state.nodes.values() if node.not_ready_since is not None),
                 *(time for at in known if at is not None for time in (at.since, at.first)),
                 *(untrusted.seconds(first_failure(job.read)) for job in state.jobs.values() if job.read.tree.endings),
+                *(job.read.tree.changed for job in state.jobs.values() if job.read.tree.is_stuck),
             }
         clock = self._clock()
         self._ahead = {time: self._ahead.get(time, clock) for time in self._times if time > now}

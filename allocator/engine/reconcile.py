@@ -20,6 +20,7 @@ from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.allocator.engine.rounds import REJECTED, decision_of, next_names, next_round, place_again
 from diflow.durations import timestamp
 from diflow.figures import counted
+from diflow.jobs.retry import QUIET_SECONDS
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.patches import live
@@ -60,7 +61,7 @@ def reconcile(
     memory, None without a limit.
     """
     read = job.read
-    if first := _deleted(read, now) or hand_over(job, now) or _to_argo(read, capacity) or _repair(read):
+    if first := _deleted(read, now) or hand_over(job, now) or _to_argo(read, capacity):
         return first
     if read.has_ended or (read.problem and not read.is_stopping):
         return []
@@ -78,10 +79,12 @@ def reconcile(
         if not read.continued_in:
             out += first_admission(job, capacity, now) or _too_late(job, capacity, now, planned_ago)
         return out
-    if read.restarts > read.backoff_limit:
-        return [_give_up(read, now)]
+    follows = _after_argo_retry(job, capacity)
+    if follows is None and read.restarts > read.backoff_limit:
+        follows = [_give_up(read, now)]
     pace = pace or Pace()
-    follows = _after_failures(job, capacity, now, pace, most_memory) if read.has_policy else None
+    if follows is None and read.has_policy:
+        follows = _after_failures(job, capacity, now, pace, most_memory)
     return _go_on(job, capacity, now, pace, overdue) if follows is None else follows
 
 
@@ -99,10 +102,23 @@ def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
     return [patches.change_job(read, labels={keys.INSTANCE: None}, spec=_RESUMED if read.is_stopping else None)]
 
 
-def _repair(read: JobRead) -> list[Write]:
-    """Run a job again that `argo retry` has left without pods."""
+def _after_argo_retry(job: Job, capacity: FreeCapacity) -> list[Write] | None:
+    """What follows for a job that `argo retry` has left without pods; None if it needs no repair."""
+    left = repair_left(job.read, capacity)
+    if left is None:
+        return None
+    return [*_lost(job, capacity), *_unwanted(job, capacity), *([patches.repair(job.read)] if left <= 0 else [])]
+
+
+def repair_left(read: JobRead, capacity: FreeCapacity) -> float | None:
+    """Seconds until a job is repaired that `argo retry` has left without pods; None if it needs no repair.
+
+    While Argo changes the job, it could write into the version that the repair has made (`retry.QUIET_SECONDS`).
+    """
     is_done_with = read.has_ended or read.problem or read.is_stopping or read.continued_in
-    return [patches.repair(read)] if read.tree.is_stuck and not read.tree.is_offloaded and not is_done_with else []
+    if is_done_with or not read.tree.is_stuck or read.tree.is_offloaded:
+        return None
+    return 1.0 + QUIET_SECONDS - capacity.age(read.tree.changed)  # Argo's times are whole seconds
 
 
 def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:

@@ -114,9 +114,9 @@ class Reconciler:
     def _is_unchanged(self, job: Job, lost: Set[str], overdue: Set[str], now: float) -> bool:
         if self._unchanged.get(job.key) is not job:
             return False
-        # With time alone a node becomes lost, a round old enough to be replaced, a pod overdue or pending too long, and
-        # a node check old enough to be judged without the results that are missing.
-        if job.read.tree.recreated or (job.read.has_policy and first_failure(job.read)):
+        # With time alone a node becomes lost, a round old enough to be replaced, a pod overdue or pending too long, a
+        # node check old enough to be judged without the results that are missing, and a job quiet enough for a repair.
+        if job.read.tree.recreated or job.read.tree.is_stuck or (job.read.has_policy and first_failure(job.read)):
             return False
         if self._passed < node_checks.partial_at(job.read) <= now:
             return False

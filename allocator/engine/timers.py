@@ -12,7 +12,7 @@ from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.pending import pending_left
 from diflow.allocator.engine.planner import Planner
-from diflow.allocator.engine.reconcile import Pace, explain_left
+from diflow.allocator.engine.reconcile import Pace, explain_left, repair_left
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import UnboundPods
 
@@ -89,7 +89,9 @@ class Timers:
             reasons.append(TOO_LATE)
         pending = (pending_left(job, capacity, usual=self._settings.pending_seconds) for job in state.jobs.values())
         checking = (node_checks.partial_at(job.read) - capacity.now_seconds for job in state.jobs.values())
-        every = (*silent, *young, *unexplained, *waiting, *pending, *checking)
+        stuck = (repair_left(job.read, capacity) for job in state.jobs.values() if job.read.tree.is_stuck)
+        repairs = (seconds for seconds in stuck if seconds is not None)
+        every = (*silent, *young, *unexplained, *waiting, *pending, *checking, *repairs)
         left = min((seconds for seconds in every if seconds > 0), default=math.inf)
         self._later = self._clock() + left
         if promises.due() > self._clock():

@@ -39,8 +39,11 @@ _SEPARATORS_FIRST: Final = str.maketrans(".(\0\1", "\0\1\2\2")
 _PODS_GONE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = (0.2, 2.0)
 _DELETES_AT_ONCE: Final = 16
-_TRIES: Final = 5
+_TRIES: Final = 3
 """How often the Workflow is read and written, if it changes in between."""
+_REPAIRED_SECONDS: Final = 90.0
+QUIET_SECONDS: Final = 2.0
+"""How long nobody has written to a Workflow before its nodes are repaired."""
 
 
 def retry(
@@ -54,53 +57,65 @@ def retry(
     kept, and so are the nodes that are left out, until their time is over. A job that `argo retry` has left without
     pods is repaired.
 
-    Raises ConflictError if the job has not failed, or is changed all the time.
+    Raises ConflictError if the job has not failed, or is changed all the time. A repair takes some seconds, in which
+    the job is suspended.
     """
     cluster = cluster or Cluster.connect()
+    for left in reversed(range(_TRIES)):
+        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+        if not _has_failed(workflow) and repair(workflow):
+            _repair(name, namespace=namespace, cluster=cluster)
+            return
+        new, forgotten = retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        current = workflow["metadata"]["name"]
+        _delete(cluster, current, _pods_of(cluster, current, forgotten, namespace=namespace), namespace=namespace)
+        try:
+            cluster.replace(WORKFLOW, current, new, namespace=namespace)
+        except ConflictError:  # the pods are deleted already: what is to be written is derived again
+            if not left:
+                raise
+        else:
+            return
+
+
+def _repair(name: str, *, namespace: str | None, cluster: Cluster) -> None:
+    """Remove the nodes of a running job that Argo must make again.
+
+    Argo writes what it has changed in a Workflow into newer versions of it as well: parts of nodes that the repair has
+    removed come back without names, and Argo may fail the whole Workflow because of them. So the job is suspended, and
+    is written when Argo has done nothing with it for a moment. A suspended job also gets no pods in the place of those
+    that are deleted here.
+    """
+    deadline = time.monotonic() + _REPAIRED_SECONDS
+    version, since = "", 0.0
     with ExitStack() as hold:
-        for tried in range(_TRIES):
+        while time.monotonic() < deadline:
             workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
-            repaired = None if _has_failed(workflow) else repair(workflow)
-            if tried and repaired is None and _runs(workflow):  # the allocator has repaired it meanwhile
+            found = repair(workflow)
+            if found is None:  # the allocator has repaired it meanwhile, or it has ended
                 return
-            new, forgotten = repaired or retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
-            current = workflow["metadata"]["name"]
-            pods = _pods_of(cluster, current, namespace=namespace) if forgotten else []
-            old = [pod for pod in pods if _node_id(pod) in forgotten]
-            if repaired and old and workflow["spec"].get("suspend") is not True:
-                # Argo would create these pods again as soon as they are deleted, and change the Workflow.
+            patch, forgotten = found
+            metadata = workflow["metadata"]
+            if workflow["spec"].get("suspend") is not True:
                 suspend.suspend(name, namespace=namespace, cluster=cluster)
                 hold.callback(_resume, name, namespace=namespace, cluster=cluster)
-                continue
-            _delete(cluster, current, old, namespace=namespace)
-            try:
-                _write(cluster, workflow, new, is_patch=repaired is not None, namespace=namespace)
-            except ConflictError:  # the pods are deleted already: what is to be written is derived again
-                if tried == _TRIES - 1:
-                    raise
+            elif old := _pods_of(cluster, metadata["name"], forgotten, namespace=namespace):
+                _delete(cluster, metadata["name"], old, namespace=namespace)
+            elif version != metadata["resourceVersion"]:
+                version, since = metadata["resourceVersion"], time.monotonic()
+            elif time.monotonic() - since < QUIET_SECONDS:
+                time.sleep(_POLL_SECONDS[0])
             else:
-                return
+                is_this = {"uid": metadata["uid"], "resourceVersion": version}
+                patch = {**patch, "metadata": {**patch.get("metadata", {}), **is_this}}
+                with suppress(ConflictError):  # Argo has written
+                    cluster.patch(WORKFLOW, metadata["name"], patch, namespace=namespace)
+                    return
+        raise ConflictError(f"job {name} is changed all the time, and was not repaired: try again in a moment")
 
 
 def _has_failed(workflow: Mapping[str, Any]) -> bool:
     return untrusted.sub(workflow, "status").get("phase") in _FAILED
-
-
-def _runs(workflow: Mapping[str, Any]) -> bool:
-    return untrusted.sub(workflow, "status").get("phase") in ("Pending", "Running")
-
-
-def _write(
-    cluster: Cluster, workflow: dict[str, Any], new: dict[str, Any], *, is_patch: bool, namespace: str | None
-) -> None:
-    """Replace this version of the Workflow, or patch it."""
-    metadata = workflow["metadata"]
-    if not is_patch:
-        cluster.replace(WORKFLOW, metadata["name"], new, namespace=namespace)
-        return
-    is_this = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-    patch = {**new, "metadata": {**new.get("metadata", {}), **is_this}}
-    cluster.patch(WORKFLOW, metadata["name"], patch, namespace=namespace)
 
 
 def _resume(name: str, *, namespace: str | None, cluster: Cluster) -> None:
@@ -108,13 +123,15 @@ def _resume(name: str, *, namespace: str | None, cluster: Cluster) -> None:
         suspend.resume(name, namespace=namespace, cluster=cluster)
 
 
-def _pods_of(cluster: Cluster, workflow: str, *, namespace: str | None) -> list[dict[str, Any]]:
-    """The metadata of its pods."""
+def _pods_of(cluster: Cluster, workflow: str, nodes: set[str], *, namespace: str | None) -> list[dict[str, Any]]:
+    """The metadata of the pods of these nodes."""
+    if not nodes:
+        return []
     pods = cluster.list_all(POD, namespace=namespace, labels=selector(workflow), metadata_only=True)
-    return [pod["metadata"] for pod in pods]
+    return [pod["metadata"] for pod in pods if _node_id(pod["metadata"]) in nodes]
 
 
-def _delete(cluster: Cluster, name: str, pods: list[dict[str, Any]], *, namespace: str | None) -> None:
+def _delete(cluster: Cluster, workflow: str, pods: list[dict[str, Any]], *, namespace: str | None) -> None:
     """Delete these pods, and wait until they are gone, as the new ones have the same names."""
 
     def delete(pod: dict[str, Any]) -> None:
@@ -124,14 +141,12 @@ def _delete(cluster: Cluster, name: str, pods: list[dict[str, Any]], *, namespac
         return
     with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
         list(pool.map(delete, pods))
-    names, uids = {pod["name"] for pod in pods}, {pod["uid"] for pod in pods}
+    nodes = {_node_id(pod) for pod in pods}
     deadline = time.monotonic() + _PODS_GONE_SECONDS
     pause, longest = _POLL_SECONDS
-    while there := {pod["uid"] for pod in _pods_of(cluster, name, namespace=namespace) if pod["name"] in names}:
-        if there.isdisjoint(uids):
-            raise ConflictError(f"pods of job {name} were created again while it was retried: try again in a moment")
+    while _pods_of(cluster, workflow, nodes, namespace=namespace):
         if time.monotonic() > deadline:
-            raise ConflictError(f"old pods of job {name} are still being deleted: try again in a moment")
+            raise ConflictError(f"old pods of job {workflow} are still being deleted: try again in a moment")
         time.sleep(pause)
         pause = min(2 * pause, longest)
 

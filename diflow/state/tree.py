@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from diflow import keys
-from diflow.state import nodenames
+from diflow.state import nodenames, untrusted
 from diflow.state.failures import Rules, Verdict
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import FULFILLED, Node
@@ -71,6 +71,8 @@ class Tree:
     """The last pod of each member of the last round that Argo has recorded, if it is not the member's first one."""
     is_stuck: bool = False
     """Argo creates no pods, because `argo retry` has kept what it should have removed (`left_by_argo_retry`)."""
+    changed: float = 0.0
+    """When Argo last changed the phase of a node of a job that is stuck, in seconds since 1970."""
 
     def is_done(self, member: str) -> bool:
         """Argo considers this member ended."""
@@ -112,6 +114,8 @@ def read_tree(
         if place.is_repeated:
             member = _member(place)
             newest[member] = max(newest.get(member, place.order), place.order)
+    is_stuck = bool(left_by_argo_retry(nodes))
+    times = (untrusted.seconds(time) for node in nodes for time in (node.started, node.finished)) if is_stuck else ()
     return Tree(
         members={_member(place): node.phase for place, node in latest if place.is_member},
         restart_of=restart_of,
@@ -127,7 +131,8 @@ def read_tree(
         is_offloaded=is_offloaded,
         says=next(filter(None, pending), "")[:_LONGEST_SAID],
         newest=newest,
-        is_stuck=bool(left_by_argo_retry(nodes)),
+        is_stuck=is_stuck,
+        changed=max(times, default=0.0),
         endings=() if rules is None else _endings(of_last, rules),
     )
 

@@ -111,6 +111,7 @@ class _Tree:
     started: float
     rounds: dict[tuple[int, str], _Round] = field(default_factory=dict)
     gave_up: bool = False
+    retried: str = ""
 
 
 @dataclass(frozen=True)
@@ -278,8 +279,9 @@ class FakeCluster:
 
         self._change_workflow(name, change)
 
-    def retry_as_argo_does(self, name: str) -> None:
-        """`argo retry`: of all that did not succeed, Argo 4.0 sets every attempt to Running and deletes the pods."""
+    def retry_as_argo_does(self, name: str, *, ahead: float = 0.0) -> None:
+        """`argo retry`: of all that did not succeed, Argo 4.0 sets every attempt to Running and deletes the pods. Its
+        clock is `ahead` by these seconds."""
         workflow = self.workflow(name)
         tree = self._trees[workflow["metadata"]["uid"]]
         tree.gave_up = False
@@ -295,7 +297,9 @@ class FakeCluster:
                         for pod in one.pods:
                             self.api.remove(POD, pod.pod)
                         one.pods, one.phase, one.retry_phase = [], "Running", "Running"
-        status = {"phase": "Running", "startedAt": self._time(), "nodes": dict(_nodes(name, tree))}
+        now = _text(self.time.now() + ahead)
+        tree.retried = now
+        status = {"phase": "Running", "startedAt": now, "nodes": dict(_nodes(name, tree))}
         spec = {key: value for key, value in workflow["spec"].items() if key != "shutdown"}
         self.api.add(WORKFLOW, {**workflow, "spec": spec, "status": status})
 
@@ -985,7 +989,9 @@ def _nodes(job: str, tree: _Tree) -> Iterator[tuple[str, Json]]:
     """The nodes as Argo writes them into the Workflow's status."""
 
     def node(name: str, kind: str, phase: str, **more: Any) -> tuple[str, Json]:
-        return name, {"id": name, "name": name, "type": kind, "phase": phase, **more}
+        is_reset = tree.retried and phase == "Running" and kind != "Pod"
+        times = {"startedAt": tree.retried} if is_reset else {}
+        return name, {"id": name, "name": name, "type": kind, "phase": phase, **times, **more}
 
     yield node(job, "DAG", "Running")
     for round_ in tree.rounds.values():

@@ -135,7 +135,7 @@ def test_a_retry_of_a_job_that_changes_all_the_time_is_a_conflict(diflow: Cli) -
     diflow.has(failed())
     diflow.api.fail(status(409, "modified", reason="Conflict"), method="PUT", times=100)
     assert diflow("retry", "job").code == 4
-    assert len(diflow.api.seen("PUT")) == 5
+    assert len(diflow.api.seen("PUT")) == 3
 
 
 def test_a_retry_reads_only_the_metadata_of_pods_and_deletes_the_ones_that_it_has_seen(diflow: Cli) -> None:

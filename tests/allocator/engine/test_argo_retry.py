@@ -65,6 +65,20 @@ def test_the_job_runs_again_with_its_full_limit(at: Lab, *, preemptible: bool) -
 
 
 @KINDS
+@pytest.mark.parametrize("ahead", [0.0, 3600.0], ids=["", "clock-ahead"])
+def test_a_job_is_repaired_when_argo_has_left_it_alone_for_a_moment(
+    at: Lab, *, preemptible: bool, ahead: float
+) -> None:
+    """Argo would merge what it does at the time into the repaired job, and may fail the job then."""
+    fail(at, preemptible=preemptible)
+    at.cluster.retry_as_argo_does("job", ahead=ahead)
+    at.step(1.0)
+    assert not _is_repaired(at)
+    assert len(at.cluster.running("job")) < 2
+    at.until(lambda: _is_repaired(at), "it is repaired", seconds=4)
+
+
+@KINDS
 @pytest.mark.parametrize("is_sent", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("write", [1, 2])
 def test_the_allocator_may_be_killed_at_each_write(at: Lab, *, preemptible: bool, write: int, is_sent: bool) -> None:
