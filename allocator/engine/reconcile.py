@@ -399,7 +399,7 @@ def _checked(job: Job, now: float) -> list[Write]:
         return ended
     note = Note("NodeLeftOut", f"the node check leaves out {found.text}: placed again, not counted", is_warning=True)
     gone = {(pod.place.task, pod.place.index) for pod in found.pods if pod.place}
-    decision = decision_of("check", f"left out {found.text}", now)
+    decision = decision_of("check", f"its node check left out {found.text}", now)
     return [place_again(job, gone, now=now, excluded=found.excluded, decision=decision, note=note)]
 
 

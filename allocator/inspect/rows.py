@@ -29,6 +29,8 @@ Amounts = dict[str, float]
 _NAMED = 3
 # The reason of a job that has lost its place since its admission: the text of the admission does not apply any more.
 _WAITS = "waits for a new place"
+_TAKE_BACK = frozenset({"check", "restart"})
+"""Actions of decisions that take places back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,9 @@ class MissingQueueRow:
 class JobRow:
     """A job. Replicas: `low` to `high` may run, `desired` are asked for, `granted` have a place, `observed` run now.
 
-    `share`: its dominant share, the largest fraction of any resource of the cluster that it holds. `speed`: in samples
-    a second. `state`: running, starting, waiting, held, suspended or stopping.
+    `unplaced`: how many of the granted ones have lost their place and wait for another. `share`: its dominant share,
+    the largest fraction of any resource of the cluster that it holds. `speed`: in samples a second. `state`: running,
+    starting, waiting, held, suspended or stopping.
     """
 
     name: str
@@ -87,6 +90,7 @@ class JobRow:
     granted: int
     observed: int
     pending: int
+    unplaced: int
     share: float
     speed: float | None
     state: str
@@ -102,6 +106,13 @@ class JobRow:
     @property
     def is_waiting(self) -> bool:
         return self.state in ("waiting", "held", "suspended") and not self.granted
+
+    def incomplete_text(self) -> str:
+        """One line for people on a job of which only some replicas have a place; "" for all others."""
+        if not self.granted or not self.unplaced or self.state not in ("running", "starting"):
+            return ""
+        waits = "waits" if self.unplaced == 1 else "wait"
+        return f"{self.key}: {self.unplaced} of {counted(self.granted, 'replica')} {waits} for a new place: {self.why}"
 
     def range_text(self) -> str:
         """Such as `3` or `1-4`; `-` if its request could not be read."""
@@ -245,12 +256,15 @@ def _job(job: Job, share: float, left_out: str = "") -> JobRow:
     live = [pod for pod in job.pods if not pod.is_terminating]
     observed = sum(pod.phase == "Running" for pod in live)
     done = sum(read.tree.finished(member) for _, _, member in job.members()) if granted else 0
+    unplaced = _unplaced(job) if granted else 0
     said = read.decision if read.decision.get("action") != "keep" else {}
     why, state = str(said.get("why") or ""), "running" if granted and observed + done >= granted else "starting"
-    if why.startswith(STARTS) and state == "running":
+    if why.startswith(STARTS) and (state == "running" or unplaced):
         why = ""
+    if unplaced:
+        state, why = "starting", why or "its first place was taken back"
     if not granted:
-        state, why = "waiting", _WAITS if why.startswith(STARTS) else why or "nothing is decided yet"
+        state, why = "waiting", _why_it_waits(str(said.get("action") or ""), why)
     if read.problem or left_out:
         state, why = "held", read.problem or left_out
     elif read.is_stopping:
@@ -269,6 +283,7 @@ def _job(job: Job, share: float, left_out: str = "") -> JobRow:
         granted=granted,
         observed=observed,
         pending=max(0, granted - observed - done),
+        unplaced=unplaced,
         share=share,
         speed=reports.speed(read.profilings) if read.profilings else None,
         state=state,
@@ -277,6 +292,22 @@ def _job(job: Job, share: float, left_out: str = "") -> JobRow:
         created=job.created_seconds,
         nodes=_places(job),
     )
+
+
+def _why_it_waits(action: str, why: str) -> str:
+    """The reason of a job without a place, from the last decision."""
+    if why.startswith(STARTS):
+        return _WAITS
+    # What took the place back, such as a node check: no plan has looked for another one since.
+    return f"{_WAITS}: {why}" if action in _TAKE_BACK else why or "nothing is decided yet"
+
+
+def _unplaced(job: Job) -> int:
+    """The replicas that should run and have no node in the job's allocation."""
+    at, tree = job.read.allocation, job.read.tree
+    if at is None:
+        return 0
+    return sum(not at.node(task, index) and not tree.finished(member) for task, index, member in job.members())
 
 
 def _places(job: Job) -> dict[str, int]:

@@ -27,11 +27,14 @@ def queue(
     """Show the queues, and the waiting jobs in scheduling order, each with its reason.
 
     Deserved is a queue's part of the cluster by weights, guarantees and caps; pending is what its jobs could use in
-    addition to their allocation. Needs the right to list nodes, pods and Workflows of the whole cluster.
+    addition to their allocation. A job that runs without some of its replicas, as their node was taken from them (by a
+    node check, for example), has a line of its own below the queues. Needs the right to list nodes, pods and Workflows of the whole cluster.
     """
     needs("allocator")
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
     from diflow.allocator.inspect.rows import job_rows, missing_queue_rows, queue_rows  # noqa: PLC0415
+
+    from diflow.cli.output import print_data, printable  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     seen = look(cluster)
@@ -42,16 +45,17 @@ def queue(
         for _, row in waiting:
             say(row.key)
         return
+    incomplete = [row for row in rows if row.incomplete_text() and namespace in (None, row.namespace)]
     queues, missing = queue_rows(seen, rows), missing_queue_rows(seen, rows)
     if output in (Output.JSON, Output.YAML):
-        from diflow.cli.output import print_data  # noqa: PLC0415
-
-        print_data(_queue_data(seen, queues, missing, waiting), form=output.value)
+        print_data(_queue_data(seen, queues, missing, waiting, incomplete), form=output.value)
         return
     tell_of_allocator(seen)
     say(_queue_table(queues))
     for absent in missing:
         say(absent.text())
+    for row in incomplete:
+        say(printable(row.incomplete_text()))
     say()
     if not waiting:
         say("no job waits")
@@ -60,7 +64,11 @@ def queue(
 
 
 def _queue_data(
-    seen: Seen, queues: list[QueueRow], missing: list[MissingQueueRow], waiting: list[tuple[int, JobRow]]
+    seen: Seen,
+    queues: list[QueueRow],
+    missing: list[MissingQueueRow],
+    waiting: list[tuple[int, JobRow]],
+    incomplete: list[JobRow],
 ) -> dict[str, Any]:
     from dataclasses import asdict  # noqa: PLC0415
 
@@ -69,6 +77,7 @@ def _queue_data(
         "queues": [asdict(row) for row in queues],
         "missing_queues": [asdict(row) for row in missing],
         "waiting": [{"position": place, **row.to_dict()} for place, row in waiting],
+        "incomplete": [row.to_dict() for row in incomplete],
     }
 
 

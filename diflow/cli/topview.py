@@ -251,7 +251,7 @@ def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide
 
 def _why(row: JobRow) -> str:
     """Why it has less than its maximum, or ""."""
-    return harmless(row.why) if row.granted < row.high or row.state in ("held", "stopping") else ""
+    return harmless(row.why) if row.granted < row.high or row.unplaced or row.state in ("held", "stopping") else ""
 
 
 def _reasons(rows: Sequence[JobRow]) -> list[RenderableType]:

@@ -157,6 +157,22 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
     )
 
 
+def test_a_gang_that_its_node_check_sent_back_to_wait_says_so(busy: Cli) -> None:
+    said = "its node check left out node a: product 0.9 s"
+    put(busy, dijob("all", {"worker": 1}), decided=("check", said), created=ago(9))
+    put(busy, dijob("some", {"worker": 3}), at={"worker": ["", "b", "b"]}, decided=("check", said))
+    put(busy, dijob("pod", {"worker": 2}), at={"worker": ["", "b"]}, decided=("admit", "starts: it gets 2 of 2"))
+    text = busy("queue").out
+    (waits,) = [row for row in rows(text) if "default/all" in row]
+    assert waits[-1] == f"waits for a new place: {said}"
+    assert f"default/some: 1 of 3 replicas waits for a new place: {said}" in text.splitlines()
+    assert "default/pod: 1 of 2 replicas waits for a new place: its first place was taken back" in text.splitlines()
+    data = json.loads(busy("queue", "-o", "json").out)
+    assert [(row["name"], row["unplaced"]) for row in data["incomplete"]] == [("pod", 1), ("some", 1)]
+    assert busy("queue", "-n", "other").out.count("waits for a new place") == 0
+    assert said in _drawn(busy, 160)
+
+
 @pytest.mark.parametrize("command", [("queue",), ("top",), ("explain", "big"), ("plan",)])
 def test_a_missing_right_is_one_line_that_names_it(busy: Cli, command: tuple[str, ...]) -> None:
     busy.api.rule(lambda r: no_right("nodes") if r.path.endswith("/nodes") else None)

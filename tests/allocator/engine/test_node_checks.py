@@ -57,7 +57,7 @@ def test_a_slow_node_is_left_out_and_its_replica_alone_is_placed_again() -> None
     assert write.note.reason == "NodeLeftOut"
     assert f"node b: {text}" in write.note.message
     assert "not counted" in write.note.message
-    assert text in json.loads(given[keys.DECISION])["why"]
+    assert json.loads(given[keys.DECISION])["why"] == f"its node check left out node b: {text}"
     assert "spec" not in write.body  # no parameter of Argo's changes: nothing counts
 
 
