@@ -173,13 +173,42 @@ def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
     state = JobState.parse(job.workflow)
     count = len(record.entries) if record.round == state.current else 0
     parts = [f"{count} of {job.status.replicas} replicas in round {state.current}"]
-    if not count and isinstance(given, dict) and given.get("command"):
-        return [("Node check", "by a command of the job; it has reported no figures")]
+    has_command = isinstance(given, dict) and bool(given.get("command"))
+    output = _output_of_check(job) if has_command else []
+    if not count and has_command:
+        words = ["by a command of the job", *(output or ["it has reported no figures"])]
+        return [("Node check", printable("; ".join(words)))]
     if not count and not job.status.ended and any(_is_checked(pod) for pod in job.pods):
         parts.append("no result has reached the server yet (`diflow doctor` checks whether it runs)")
     failed = [f"rank {rank}: {entry.failed}" for rank, entry in record.entries.items() if entry.failed]
-    parts += failed[:_MOST_FAILED_CHECKS]
+    parts += [*failed[:_MOST_FAILED_CHECKS], *output]
     return [("Node check", printable("; ".join(parts)))]
+
+
+def _output_of_check(job: Job) -> list[str]:
+    """Where the last node check failed whose pod still exists, and how to see its output; nothing if there is none.
+
+    `diflow logs` shows the newest pods of the replicas, but a gang whose check has failed is started again.
+    """
+    failed = [(code, pod) for pod in job.pods if (code := _failed_check(pod))]
+    if not failed:
+        return []
+    code, pod = max(failed, key=lambda one: str(one[1]["metadata"].get("creationTimestamp") or ""))
+    node = (pod.get("spec") or {}).get("nodeName") or "?"
+    show = f"kubectl logs -n {job.namespace} {pod['metadata']['name']} -c {keys.CHECK_CONTAINER}"
+    return [f"it failed last on node {node} (exit code {code}): `{show}` shows its output"]
+
+
+def _failed_check(pod: dict[str, Any]) -> int:
+    """The exit code of a pod's node check, 0 if it has not failed, or was ended with its pod."""
+    status = pod.get("status") or {}
+    if status.get("reason"):
+        return 0
+    for one in status.get("initContainerStatuses") or []:
+        if one.get("name") == keys.CHECK_CONTAINER:
+            code = ((one.get("state") or {}).get("terminated") or {}).get("exitCode")
+            return code if isinstance(code, int) else 0
+    return 0
 
 
 def _is_checked(pod: dict[str, Any]) -> bool:

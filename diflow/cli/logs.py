@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from diflow.kube.api import Cluster
     from diflow.state.observe import Attempt, Observation
 
+_MAIN: Final = "main"  # Argo's name of the container of the work
 _RECONNECT_SECONDS: Final = 1.0
 _DRAIN_SECONDS: Final = 10.0
 _GONE: Final = "{replica}: its pod is gone, and its logs with it"
@@ -77,7 +78,8 @@ def logs(
     """Print the logs of all replicas, each line with its replica in front.
 
     Without -f, lines are in chronological order. With -f, they appear as they are written, including those of replicas
-    that start or restart later. Ctrl-C detaches.
+    that start or restart later. Ctrl-C detaches. Of a replica whose work did not begin because an init container, such
+    as a node check, failed, the output of that container is printed.
     """
     if follow and previous:
         raise typer.BadParameter("--previous is over: there is nothing to follow")
@@ -147,10 +149,11 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
         pod = pods.get(attempt.node_id)
         if pod is None:
             note(_GONE.format(replica=attempt.replica))
-        elif not _has_begun(pod):
-            note(f"{attempt.replica}: has written nothing yet: {attempt.waiting or attempt.phase}")
+        elif container := _container(pod):
+            _say_which(attempt.replica, container)
+            streams.append(_read(cluster, pod, container, attempt.replica, rank, wanted))
         else:
-            streams.append(_read(cluster, pod, attempt.replica, rank, wanted))
+            note(f"{attempt.replica}: has written nothing yet: {attempt.waiting or attempt.phase}")
     for _, replica, rank, line in heapq.merge(*streams, key=lambda item: item[0]):
         printer.line(replica, rank, line)
     if wanted.previous and not chosen:
@@ -159,13 +162,14 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
 
 
 def _read(
-    cluster: Cluster, pod: dict[str, Any], replica: str, rank: int, wanted: Wanted
+    cluster: Cluster, pod: dict[str, Any], container: str, replica: str, rank: int, wanted: Wanted
 ) -> Iterator[tuple[str, str, int, str]]:
     from diflow.errors import DiflowError, NotFoundError  # noqa: PLC0415
 
     try:
         for line in cluster.logs(
             pod["metadata"]["name"],
+            container=container,
             timestamps=True,
             tail=wanted.tail,
             since_seconds=int(wanted.since) if wanted.since is not None else None,
@@ -207,13 +211,23 @@ def _check_choice(seen: Observation, wanted: Wanted, chosen: list[tuple[Attempt,
         raise NotFoundError(f"{what} has no rank {wanted.rank}: its ranks are 0 to {count - 1}")
 
 
-def _has_begun(pod: dict[str, Any]) -> bool:
-    """Whether the main container was started."""
-    for container in (pod.get("status") or {}).get("containerStatuses") or []:
-        if container.get("name") == "main":
-            state = container.get("state") or {}
-            return "running" in state or "terminated" in state
-    return False
+def _container(pod: dict[str, Any]) -> str:
+    """The container whose output to print: the main container, or the init container that failed before that could
+    start; "" if neither has written anything."""
+    status = pod.get("status") or {}
+    main = next((c.get("state") or {} for c in status.get("containerStatuses") or [] if c.get("name") == _MAIN), {})
+    # The kubelet may call a container that it never started terminated, when the pod has ended.
+    if "running" in main or (main.get("terminated") or {}).get("startedAt"):
+        return _MAIN
+    for one in status.get("initContainerStatuses") or []:
+        if ((one.get("state") or {}).get("terminated") or {}).get("exitCode"):
+            return str(one.get("name") or "")
+    return _MAIN if "terminated" in main else ""
+
+
+def _say_which(replica: str, container: str) -> None:
+    if container != _MAIN:
+        note(f"{replica}: its work did not begin, as the init container {container} failed; this is its output:")
 
 
 def _node(pod: dict[str, Any]) -> str:
@@ -249,7 +263,7 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
 
 
 class _Readers:
-    """The threads that print the logs of a job's pods: one for each pod, once its container has started.
+    """The threads that print the logs of a job's pods: one for each pod, once it has output.
 
     Attempts that were over when the first pods were read are left out.
     """
@@ -273,19 +287,21 @@ class _Readers:
         by_node = {attempt.node_id: attempt for attempt in seen.attempts if attempt.node_id not in self._passed}
         for pod in pods:
             attempt = by_node.get(_node(pod))
-            if attempt is None or attempt.node_id in self._threads or not _has_begun(pod):
+            container = _container(pod)
+            if attempt is None or attempt.node_id in self._threads or not container:
                 continue
             rank = ranks.get((attempt.task, attempt.index), len(ranks))
             if not self._wanted.takes(attempt, rank):
                 continue
             if not is_first and (attempt.tries or attempt.uncounted):
                 note(f"{attempt.replica}: a new pod runs")
-            self._start(attempt, pod["metadata"]["name"], rank, is_new=not is_first)
+            _say_which(attempt.replica, container)
+            self._start(attempt, pod["metadata"]["name"], container, rank, is_new=not is_first)
 
-    def _start(self, attempt: Attempt, pod: str, rank: int, *, is_new: bool) -> None:
+    def _start(self, attempt: Attempt, pod: str, container: str, rank: int, *, is_new: bool) -> None:
         reader = threading.Thread(
             target=_follow_pod,
-            args=(self._cluster, pod, attempt.replica, rank),
+            args=(self._cluster, pod, container, attempt.replica, rank),
             kwargs={"wanted": self._wanted, "printer": self._printer, "ended": self.ended.is_set, "fresh": is_new},
             daemon=True,
         )
@@ -308,6 +324,7 @@ def _is_old(attempt: Attempt, seen: Observation) -> bool:
 def _follow_pod(
     cluster: Cluster,
     pod: str,
+    container: str,
     replica: str,
     rank: int,
     *,
@@ -325,6 +342,7 @@ def _follow_pod(
         try:
             for line in cluster.logs(
                 pod,
+                container=container,
                 follow=True,
                 timestamps=True,
                 since_time=last or None,

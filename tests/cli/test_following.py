@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from diflow import keys
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.cli.runner import Cli, play
 from tests.kube.fakeapi import CUT, Answer, FakeApi, Request, status
-from tests.state.seen import SeenJob
+from tests.state.seen import SeenJob, SeenPod
 
 
 def job(name: str = "job") -> SeenJob:
@@ -367,6 +368,61 @@ def test_previous_logs_are_those_of_the_attempt_before(diflow: Cli) -> None:
     diflow.api.logs.update(old=[stamped(1, "it breaks")], new=[stamped(9, "again")])
     assert diflow("logs", "job", "--previous").out == "learner-0 | it breaks\n"
     assert diflow("logs", "job").out == "learner-0 | again\n"
+
+
+def failed_check(made: SeenJob, name: str = "learner-0", **attempt: float) -> SeenPod:
+    """An attempt whose node check has failed: its main container was never started."""
+    found = made.pod(name, **attempt).placed(1).ends(5, code=3, message="diflow-check: Error (exit code 3)")
+    assert found.pod is not None
+    found.pod["metadata"]["name"] = "checked"
+    ended = {"exitCode": 3, "startedAt": "2026-01-01T00:00:02Z", "finishedAt": "2026-01-01T00:00:03Z"}
+    unknown = {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+    found.pod["status"] |= {
+        "initContainerStatuses": [
+            {"name": "init", "state": {"terminated": {**ended, "exitCode": 0}}},
+            {"name": keys.CHECK_CONTAINER, "state": {"terminated": ended}},
+        ],
+        "containerStatuses": [{"name": "main", "state": {"terminated": unknown}}],
+    }
+    return found
+
+
+def test_of_a_replica_whose_node_check_failed_the_output_of_the_check_is_printed(diflow: Cli) -> None:
+    made = SeenJob("job", learner=1)
+    failed_check(made)
+    diflow.has(made)
+    diflow.api.logs["checked"] = [stamped(1, "no link")]
+    result = diflow("logs", "job")
+    assert result.out == "learner-0 | no link\n"
+    assert "learner-0: its work did not begin, as the init container diflow-check failed; this is" in result.err
+    (request,) = [r for r in diflow.api.requests if r.path.endswith("/log")]
+    assert request.query["container"] == "diflow-check"
+
+
+def test_the_check_of_a_replica_that_was_started_again_is_in_the_previous_logs(diflow: Cli) -> None:
+    made = SeenJob("job", learner=1)
+    failed_check(made)
+    made.pod("learner-0", created=7, uncounted=1).placed(8)
+    diflow.has(made)
+    diflow.api.logs["checked"] = [stamped(1, "no link")]
+    assert diflow("logs", "job", "--previous").out == "learner-0 | no link\n"
+    assert diflow("logs", "job").out == ""
+
+
+def test_following_prints_the_output_of_a_check_that_fails(diflow: Cli) -> None:
+    made = job("job")
+    diflow.has(made)
+    diflow.api.logs["checked"] = [stamped(1, "no link")]
+
+    def fail() -> None:
+        made.pods.clear()
+        failed_check(made)
+        diflow.has(made)
+
+    play(diflow, fail, lambda: diflow.has(made.ended(21, "Failed")))
+    result = diflow("logs", "-f", "job")
+    assert (result.code, result.out) == (1, "learner-0   | no link\n")
+    assert "the init container diflow-check failed" in result.err
 
 
 def test_following_reads_all_replicas_until_the_job_has_ended(written: tuple[Cli, SeenJob]) -> None:

@@ -49,6 +49,30 @@ def test_describe_expects_no_results_of_a_command_of_the_jobs_own(diflow: Cli) -
     assert found[1] == "by a command of the job; it has reported no figures"
 
 
+def test_describe_names_the_command_that_shows_the_output_of_a_check_that_has_failed(diflow: Cli) -> None:
+    job = gang()
+    for number, code in ((0, 3), (1, 143)):
+        pod = job.pods[number].pod
+        assert pod is not None
+        ended = {"name": keys.CHECK_CONTAINER, "state": {"terminated": {"exitCode": code}}}
+        pod["status"] |= {"phase": "Failed", "initContainerStatuses": [ended]}
+    pod["status"]["reason"] = "DeadlineExceeded"  # the allocator has ended it
+    diflow.has(job)
+    made = diflow.api.objects[WORKFLOW.path("default")]["cartpole"]
+    manifest = json.loads(made["metadata"]["annotations"][keys.DIJOB])
+    manifest["spec"]["nodeCheck"] = {"image": "mine", "command": ["check"]}
+    made["metadata"]["annotations"][keys.DIJOB] = json.dumps(manifest)
+    diflow.api.add(WORKFLOW, made)
+    found = re.search(r"^Node check: +(.*)$", diflow("describe", "cartpole").out, re.MULTILINE)
+    assert found is not None
+    assert job.pods[0].pod is not None
+    name = job.pods[0].pod["metadata"]["name"]
+    assert found[1] == (
+        "by a command of the job; it failed last on node node-a (exit code 3): "
+        f"`kubectl logs -n default {name} -c diflow-check` shows its output"
+    )
+
+
 def test_describe_says_that_no_result_has_reached_a_server(diflow: Cli) -> None:
     """As where no server is installed: the checks run until their time is over, and then the work begins."""
     job = gang()
