@@ -251,7 +251,7 @@ def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
 
 def _job(job: Job, share: float, left_out: str = "") -> JobRow:
     read = job.read
-    placed = bool(read.allocation and read.allocation.round == read.current and read.allocation.is_placed)
+    placed = bool(read.allocation and read.allocation.round == read.current and read.allocation.has_node)
     granted = sum(read.running(role.name) for role in read.roles) if placed else 0
     live = [pod for pod in job.pods if not pod.is_terminating]
     observed = sum(pod.phase == "Running" for pod in live)

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -79,7 +79,7 @@ def logs(
 
     Without -f, lines are in chronological order. With -f, they appear as they are written, including those of replicas
     that start or restart later. Ctrl-C detaches. Of a replica whose work did not begin because an init container, such
-    as a node check, failed, the output of that container is printed.
+    as a node check, failed, the output of that container is printed, also while it waits for its next pod.
     """
     if follow and previous:
         raise typer.BadParameter("--previous is over: there is nothing to follow")
@@ -154,6 +154,9 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
             streams.append(_read(cluster, pod, container, attempt.replica, rank, wanted))
         else:
             note(f"{attempt.replica}: has written nothing yet: {attempt.waiting or attempt.phase}")
+            if failed := _failed_before(attempt, seen, pods):
+                _say_which(f"{attempt.replica}, its pod before", _container(failed))
+                streams.append(_read(cluster, failed, _container(failed), attempt.replica, rank, wanted))
     for _, replica, rank, line in heapq.merge(*streams, key=lambda item: item[0]):
         printer.line(replica, rank, line)
     if wanted.previous and not chosen:
@@ -223,6 +226,15 @@ def _container(pod: dict[str, Any]) -> str:
         if ((one.get("state") or {}).get("terminated") or {}).get("exitCode"):
             return str(one.get("name") or "")
     return _MAIN if "terminated" in main else ""
+
+
+def _failed_before(attempt: Attempt, seen: Observation, pods: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """The pod that a replica had before, if an init container failed in it, such as a node check; else None."""
+    for before in reversed(seen.attempts):
+        pod = pods.get(before.node_id)
+        if pod is not None and (before.task, before.index) == (attempt.task, attempt.index) and _container(pod):
+            return pod if _container(pod) != _MAIN else None
+    return None
 
 
 def _say_which(replica: str, container: str) -> None:

@@ -36,6 +36,11 @@ class Allocation:
     def is_placed(self) -> bool:
         return any(self.nodes.values())
 
+    @property
+    def has_node(self) -> bool:
+        """Whether any replica has a node: the places of all of them may have been taken back."""
+        return any(any(names) for names in self.nodes.values())
+
     def node(self, task: str, index: int) -> str:
         """The node of one replica, or "" if it has none."""
         nodes = self.nodes.get(task, ())

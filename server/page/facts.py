@@ -264,7 +264,7 @@ def _job(obj: Object, state: JobState) -> JobFacts:
     seen = observe_state(state, obj)
     now = status.derive_seen(obj, seen)
     at = state.allocation
-    is_placed = not state.is_gang or (at is not None and at.round == state.current and at.is_placed)
+    is_placed = not state.is_gang or (at is not None and at.round == state.current and at.has_node)
     decision = state.decision if state.decision and state.decision.action != "keep" else None
     tasks = _tasks(state, seen, now, is_placed=is_placed)
     past = history(

@@ -159,7 +159,7 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
 
 def test_a_gang_that_its_node_check_sent_back_to_wait_says_so(busy: Cli) -> None:
     said = "its node check left out node a: product 0.9 s"
-    put(busy, dijob("all", {"worker": 1}), decided=("check", said), created=ago(9))
+    put(busy, dijob("all", {"worker": 1}), at={"worker": [""]}, decided=("check", said), created=ago(9))
     put(busy, dijob("some", {"worker": 3}), at={"worker": ["", "b", "b"]}, decided=("check", said))
     put(busy, dijob("pod", {"worker": 2}), at={"worker": ["", "b"]}, decided=("admit", "starts: it gets 2 of 2"))
     text = busy("queue").out

@@ -402,11 +402,28 @@ def test_of_a_replica_whose_node_check_failed_the_output_of_the_check_is_printed
 def test_the_check_of_a_replica_that_was_started_again_is_in_the_previous_logs(diflow: Cli) -> None:
     made = SeenJob("job", learner=1)
     failed_check(made)
-    made.pod("learner-0", created=7, uncounted=1).placed(8)
+    again = made.pod("learner-0", created=7, uncounted=1).placed(8)
     diflow.has(made)
     diflow.api.logs["checked"] = [stamped(1, "no link")]
     assert diflow("logs", "job", "--previous").out == "learner-0 | no link\n"
-    assert diflow("logs", "job").out == ""
+    result = diflow("logs", "job")
+    assert result.out == "learner-0 | no link\n", "as long as the new pod has written nothing"
+    assert "learner-0, its pod before: its work did not begin, as the init container diflow-check" in result.err
+    again.ready(9)
+    assert again.pod is not None
+    again.pod["metadata"]["name"] = "again"
+    diflow.has(made)
+    diflow.api.logs["again"] = [stamped(9, "at work")]
+    assert diflow("logs", "job").out == "learner-0 | at work\n"
+
+
+def test_the_check_of_a_gang_that_waits_for_its_next_round_is_shown(diflow: Cli) -> None:
+    made = SeenJob("job", preemptible=True, learner=1)
+    failed_check(made)
+    made.moves_to("2", learner=1).pod("learner-0", created=7, round="2")
+    diflow.has(made)
+    diflow.api.logs["checked"] = [stamped(1, "no link")]
+    assert diflow("logs", "job").out == "learner-0 | no link\n"
 
 
 def test_following_prints_the_output_of_a_check_that_fails(diflow: Cli) -> None:
