@@ -31,7 +31,7 @@ def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namesp
         status = job.status
         row = [
             job.name,
-            coloured_phase(status.phase),
+            f"{coloured_phase(status.phase)}{',Suspended' if status.is_suspended else ''}",
             str(status.ready_replicas),
             str(status.replicas),
             _count(status.restarts),

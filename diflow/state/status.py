@@ -95,6 +95,7 @@ class JobStatus:
     `allocation` has the node of each replica, by task and in the order of the index ("" if it has none yet).
     `result` is what the first replica of the first task has written to /dev/termination-log, if it has succeeded.
     `healthy`: what the job's `health` has found of its replicas, once it has found something.
+    `is_suspended`: by a user, with `diflow suspend` or `argo suspend`.
     `restarts` and `reschedules` are None if only the Workflow's metadata was read (`derive_ended`).
     """
 
@@ -113,6 +114,7 @@ class JobStatus:
     completion_timestamp: str = ""
     result: str = ""
     healthy: Condition | None = None
+    is_suspended: bool = False
 
     @property
     def ended(self) -> bool:
@@ -210,6 +212,7 @@ def derive_waiting(head: Object) -> JobStatus | None:
         replicas=sum(replicas.values()),
         restarts=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         reschedules=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
+        is_suspended=annotations.get(keys.HELD) == "true",
     )
 
 
@@ -250,6 +253,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
         completion_timestamp=untrusted.time(argo.get("finishedAt")) if ended else "",
         result=_result(seen, latest),
         healthy=_healthy(seen),
+        is_suspended=seen.is_suspended and not ended,
     )
 
 

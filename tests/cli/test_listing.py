@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from diflow.jobs import lookup
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from diflow.state.health import HealthState
+from tests.cli.placed import dijob, put
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
 from tests.state.seen import SeenJob, at
@@ -109,6 +111,33 @@ def test_the_wide_form_says_why(diflow: Cli) -> None:
     assert "NAMESPACE" in out
     assert "PRIORITY" in out
     assert "2 of 3 replicas ready; collector-1: ImagePullBackOff: image none (check the image" in out
+
+
+def test_a_suspended_job_is_listed_as_such(diflow: Cli) -> None:
+    asleep, over = running("asleep"), older("over", 60)
+    asleep.spec["suspend"] = over.spec["suspend"] = True
+    diflow.has(asleep, over)
+    put(diflow, dijob("waits", {"worker": 1}), created=at(-100))
+    put(diflow, dijob("held", {"worker": 1}), created=at(-110), suspend=True)
+    found = {row[0]: row[1] for row in map(str.split, diflow("list").out.splitlines()[1:])}
+    assert found == {
+        "asleep": "Starting,Suspended",
+        "over": "Succeeded",
+        "waits": "Pending",
+        "held": "Pending,Suspended",
+    }
+    assert diflow("get", "asleep").out.splitlines()[1].split()[1] == "Starting,Suspended"
+    assert json.loads(diflow("get", "asleep", "-o", "json").out)["status"]["phase"] == "Starting"
+
+
+def test_of_many_jobs_a_suspended_one_is_listed_as_such(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the metadata of gangs that wait is read then."""
+    monkeypatch.setattr(lookup, "_MANY", 0)
+    put(diflow, dijob("waits", {"worker": 1}))
+    put(diflow, dijob("held", {"worker": 1}), suspend=True)
+    put(diflow, dijob("runs", {"worker": 1}), at={"worker": ["a"]}, suspend=True)
+    found = {row[0]: row[1] for row in map(str.split, diflow("list").out.splitlines()[1:])}
+    assert found == {"waits": "Pending", "held": "Pending,Suspended", "runs": "Running,Suspended"}
 
 
 def test_latest_is_the_newest_job(diflow: Cli) -> None:
