@@ -85,7 +85,7 @@ def _writes_of(
     if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
         since = max(standing.job.created_seconds, read.allocation.since if read.allocation else 0.0)
         if action is Action.WAIT and now - since > limit_seconds:
-            decision = decision_of("late", f"not placed within {limit_seconds:g} s: {words}", now)
+            decision = decision_of("late", f"has not been placed within {limit_seconds:g} s, and {words}", now)
         write = _text_write(read, decision, Why(int(plan.why[j])), now)
         if read.allocation is None and standing.is_placed:
             found = patches.change_job(read, allocation=allocation_of_pods(standing.job))

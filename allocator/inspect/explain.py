@@ -58,14 +58,23 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
         yield f"note: {seen.state.queue_trouble}"
     yield seen.allocator.text()
     if row.state == "held":
-        yield f"held: {row.why}; until that is corrected, it keeps what it has, and nothing is decided about it"
+        yield f"it is held: {row.why}; until that is corrected, it keeps what it has, and nothing is decided about it"
         return
     if seen.job(where).read.is_suspended and row.granted:
-        yield f"suspended: Argo starts nothing more of it until diflow resume {row.name} -n {row.namespace}"
+        yield f"it is suspended: Argo starts no more of its pods until `diflow resume {row.name} -n {row.namespace}`"
     if where not in seen.picture.snapshot.job_names:
-        yield f"{row.state}: {row.why}"
+        yield _unplanned(row)
         return
     yield from _decision_now(seen, where, policy=policy)
+
+
+def _unplanned(row: JobRow) -> str:
+    """Why nothing is planned for a job that is not held."""
+    if row.state == "stopping":
+        return f"it is being stopped: {row.why}"
+    if row.state == "suspended":
+        return row.why
+    return f"nothing is planned for it now{f': {row.why}' if row.why else ', as its replicas have finished'}"
 
 
 def _could_start(plan: Plan, job: int) -> bool:
@@ -88,7 +97,8 @@ def _last_decision(seen: Seen, row: JobRow) -> Iterator[str]:
     said = seen.job(row.key).read.decision
     if said:
         when = age(str(said.get("time") or ""), now=datetime.fromtimestamp(seen.now, UTC))
-        yield f"decided {when} ago: {said.get('action')}: {said.get('why')}"
+        words = reason_texts.sentence(str(said.get("action") or ""), str(said.get("why") or ""))
+        yield f"decided {when} ago: {words}"
     else:
         yield "nothing was decided about it yet"
 
@@ -98,18 +108,17 @@ def _decision_now(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
     try:
         shown, plan = observer.decide(seen, policy)
     except InvalidError as error:
-        yield f"now: {error}"
+        yield f"what would be decided now is not known: {error}"
         return
     if where not in shown.snapshot.job_names:
-        yield f"held: {shown.left_out.get(seen.job(where).key, 'nothing is planned for it now')}"
+        yield f"it is held: {shown.left_out.get(seen.job(where).key, 'nothing is planned for it now')}"
         return
     at = shown.snapshot.job_names.index(where)
     excluded = seen.job(where).read.excluded.at(seen.now)
-    words = reason_texts.text(shown.snapshot, plan, at, excluded=excluded).partition(": ")[2]
-    yield f"now, by policy {plan.policy}: {words}"
-    for line in reason_texts.details(shown.snapshot, plan, at, excluded=excluded):
-        if not line.startswith(f"{where}: "):  # the line above
-            yield f"  {line}"
+    words, *facts = reason_texts.details(shown.snapshot, plan, at, excluded=excluded)
+    yield f"now, policy {plan.policy} would decide: {words}"
+    for line in facts:
+        yield f"  {line}"
     if int(plan.action[at]) == int(Action.WAIT):
         order = [j for j in start_order(shown.snapshot).tolist() if j == at or _could_start(plan, j)]
         ahead = [shown.snapshot.job_names[j] for j in order[: order.index(at)]]

@@ -117,6 +117,22 @@ _KEPT_WITHOUT = "keeps what it holds: no node that is not left out for it has ro
 _REFUSED = {Why.TOO_BIG: "can never start here", Why.NO_SUCH_QUEUE: "waits"}
 """The beginning of the text if the snapshot says why the job may not be placed."""
 _ALL = "keeps what it holds: it has all that it may have"
+_LATER = " (once what it replaces has terminated)"
+_VERBS = {
+    "admit": "starts",
+    "resize": "changes its number of replicas",
+    "keep": "keeps what it holds",
+    "preempt": "gives way",
+    "wait": "waits",
+    "late": "waits",
+}
+"""By action: the verb for a reason that has figures only."""
+_BEGINNINGS = frozenset(
+    words.split()[0].removesuffix(":")
+    for words in (*_TEXT.values(), *_FOR_ANOTHER.values(), _LEFT_OUT, *_VERBS.values())
+    if not words.startswith("speed ")
+)
+"""The first words of the reasons that say what the job does."""
 
 
 class Explainer:
@@ -135,9 +151,21 @@ class Explainer:
 
     def text(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
         """One line for one job: its action and the reason. `excluded`: the nodes that are left out for it."""
+        action, words = Action(int(self.plan.action[job])), self._words(job, excluded)
+        return f"{self.snapshot.job_names[job]}: {action.name.lower()}{self._later(job)}: {words}"
+
+    def sentence(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
+        """As `text`, as a sentence about "it"."""
+        action = Action(int(self.plan.action[job])).name.lower()
+        return f"{sentence(action, self._words(job, excluded))}{self._later(job)}"
+
+    def _later(self, job: int) -> str:
+        is_later = not self.plan.bind_now[job] and int(self.plan.action[job]) in (Action.ADMIT, Action.RESIZE)
+        return _LATER if is_later else ""
+
+    def _words(self, job: int, excluded: Set[str]) -> str:
         plan, s = self.plan, self.snapshot
         why = Why(int(plan.why[job]))
-        action = Action(int(plan.action[job]))
         words = (_FOR_ANOTHER if plan.subject[job] >= 0 and why in _FOR_ANOTHER else _TEXT)[why].format(
             *numbers(plan.values[job]),
             subject=_subject(s, plan, job),
@@ -175,10 +203,7 @@ class Explainer:
                 words += f" in one {s.level_names[s.required(job)]}; {self.leftover.in_domains(roles)}".rstrip("; ")
         elif why is Why.DOES_NOT_FIT:
             words += self._short(job)
-        later = ""
-        if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
-            later = " (once what it replaces has terminated)"
-        return f"{s.job_names[job]}: {action.name.lower()}{later}: {words}"
+        return words
 
     def _too_big(self, job: int) -> str:
         """The text for a gang that no empty cluster holds: the task of which too few fit, and what each needs."""
@@ -248,9 +273,9 @@ class Explainer:
         return range(low, high)
 
     def details(self, job: int, *, excluded: Set[str] = frozenset()) -> list[str]:
-        """All about one job, line by line: its request, its places now and by the plan, what is free of each resource
+        """All about one job, line by line: the decision, its request, its places now and by the plan, what is free of each resource
         and where, which limit binds, and what would have to change. `excluded`: the nodes that are left out for it."""
-        out = [self.text(job, excluded=excluded), self._asks(job)]
+        out = [self.sentence(job, excluded=excluded), self._asks(job)]
         out += [f"{what}: {places}" for what, places in self._places(job) if places]
         waits = self.plan.action[job] in (Action.WAIT, Action.PREEMPT)
         short = [role for role in self._roles(job) if waits or self._may_grow(role)]
@@ -369,24 +394,24 @@ class Explainer:
         if why is Why.QUEUE_CAP:
             need, cap = self.plan.values[job, 0], s.queue_cap[self.plan.subject[job], int(self.plan.values[job, 2])]
             ends = "with a smaller gang" if need > cap else "when other jobs of that queue end"
-            return [f"would start: {ends}, when the cap is raised, or in another queue"]
+            return [f"would start {ends}, when the cap is raised, or in another queue"]
         if why is Why.RESERVED:
             end = ", when the reservation ends" if self.plan.values[job, 2] > 0 else ""
-            return [f"would start: when that job has started{end}, or with a higher priority than it has"]
+            return [f"would start when that job has started{end}, or with a higher priority than it has"]
         out = []
         if why in _WOULD_HELP:
-            out.append(f"would start: {_WOULD_HELP[why]}")
+            out.append(f"would start {_WOULD_HELP[why]}")
         role = self._worst(job)
         if role >= 0:
             found = self.leftover.fit(role)
             missing = found.need - found.fits
             if missing > 0:
                 out.append(
-                    f"would start: when there is capacity for {missing} × ({request(s, role)}) more where it may run"
+                    f"would start when there is capacity for {missing} × ({request(s, role)}) more where it may run"
                     + (f", or with a minimum of {found.fits}" if found.fits else "")
                 )
             elif why is Why.DOES_NOT_FIT:
-                out.append("would start: when its roles fit together; each by itself does")
+                out.append("would start when its roles fit together; each by itself does")
         holders = s.jobs_of(self.plan.role)
         firm = holders & ~s.job_preemptible
         above = holders & s.job_preemptible & (s.job_priority >= s.job_priority[job])
@@ -412,6 +437,15 @@ def lines(snapshot: Snapshot, plan: Plan) -> list[str]:
 def details(snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = frozenset()) -> list[str]:
     """All about one job, for `diflow explain JOB`. `excluded`: the nodes that are left out for it."""
     return Explainer(snapshot, plan).details(job, excluded=excluded)
+
+
+def sentence(action: str, words: str) -> str:
+    """A decision about a job, by its action and its reason, as a sentence about "it"; a reason that is about something
+    else as it is."""
+    if words.startswith("speed "):
+        words = f"{_VERBS.get(action, action)}: {words}"
+    first = words.partition(" ")[0]
+    return f"it {words}" if first.removesuffix(":") in _BEGINNINGS else words
 
 
 def _count(replicas: int) -> str:

@@ -14,16 +14,16 @@ from shares.cast import CAPPED, GPU, GPUS, NAMESPACE, NODES, PARTS, USERS, Momen
 _HEAD = re.compile(
     r"(\S+) (?:has (\d+) of|waits for) ([\d-]+) replicas?(?: \(\d+ run\))?; priority \S+, queue (\S+), (.*preemptible)"
 )
-_NOW = re.compile(r"now, by policy (\S+?): (\w+)(?: \([^)]*\))?: (.*)")
-_DECIDED = re.compile(r"decided \S+ ago: (\w+): (.*)")
+_NOW = re.compile(r"now, policy (\S+) would decide: (.*)")
+_DECIDED = re.compile(r"decided \S+ ago: (.*)")
 _GETS = re.compile(r"it gets (\d+) of the (\d+) replicas")
 _LEFT = re.compile(r"(\d+) (?:replica is|replicas are|is|are) left to it")
 _FIT = re.compile(r"(\d+) fits? now")
 _CAPPED = re.compile(r"queue '([\w-]+)' is capped at (\d+)\D* and has (\d+)\D* of that left")
 _NEEDS = re.compile(r"the gang needs (\d+)")
 _HOLDS = re.compile(r"queue '([\w-]+)' holds (\d+)\D* of the (\d+)\D* that it deserves")
-_AT_REST = {True: "keep", False: "wait"}
-_WITH_PODS = frozenset({"admit", "resize"})
+_AT_REST = {True: "keeps", False: "waits"}
+_WAITS = frozenset({"waits", "can", "cannot"})
 
 
 def queues_told(data: Mapping[str, Any], moment: Moment, running: Mapping[str, int]) -> list[str]:
@@ -80,19 +80,31 @@ def _wrong(lines: Sequence[str], part: Part, moment: Moment, running: Mapping[st
     if said != true:
         yield f"it says {said}, and it is {true}"
     decided = next((match for line in lines if (match := _DECIDED.fullmatch(line))), None)
-    if decided is None or (decided[1] in _WITH_PODS) != (here > 0):
-        yield f"the last decision is {decided and decided[1]}, and {here} of its replicas run"
+    if decided is None or _has_pods(decided[1]) != (here > 0):
+        yield f"the last decision is {decided and decided[1]!r}, and {here} of its replicas run"
     now = next((match for line in lines if (match := _NOW.fullmatch(line))), None)
     if now is None:
         yield "it does not say what would be decided now"
         return
-    if (now[1], now[2]) != ("fair", _AT_REST[here > 0]):
-        yield f"policy {now[1]} would {now[2]} now, and the cluster is at rest with {here} of its replicas"
+    if (now[1], _verb(now[2])) != ("fair", _AT_REST[here > 0]):
+        yield f"policy {now[1]} would decide now that {now[2]!r}, and the cluster is at rest with {here} of its replicas"
     # Why a job waits is written down anew at most once a minute, and what was decided is told with its age.
-    for line in (now[3], decided[2] if decided and here else ""):
+    for line in (now[2], decided[1] if decided and here else ""):
         yield from _wrong_numbers(line, part, moment, running)
     if not here:
-        yield from _wrong_cause(now[3], part, moment, running)
+        yield from _wrong_cause(now[2], part, moment, running)
+
+
+def _verb(words: str) -> str:
+    """What the job does by a decision."""
+    found = re.match(r"it (\w+)", words)
+    return "waits" if found and found[1] in _WAITS else found[1] if found else ""
+
+
+def _has_pods(words: str) -> bool:
+    """Whether the job has pods after a decision."""
+    left = _LEFT.search(words)
+    return int(left[1]) > 0 if left else _verb(words) not in ("waits", "")
 
 
 def _wrong_numbers(line: str, part: Part, moment: Moment, running: Mapping[str, int]) -> Iterator[str]:

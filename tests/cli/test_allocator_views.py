@@ -148,12 +148,12 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
     assert "it is suspended; diflow resume resumes it" in text
     explained = busy("explain", "broken").out
     assert explained.startswith("default/broken is held\n"), "nothing is said of replicas that cannot be read"
-    assert "held: the parameter rounds is not what diflow wrote" in explained
+    assert "it is held: the parameter rounds is not what diflow wrote" in explained
     # Only the metadata of a gang that waits is listed; `explain` reads the one that it is asked about as a whole.
     assert next(row for row in rows(text) if "default/broken" in row)[4] == "1"
     put(busy, dijob("naps", {"worker": 1}), at={"worker": ["b"]}, suspend=True)
     assert (
-        "suspended: Argo starts nothing more of it until diflow resume naps -n default" in busy("explain", "naps").out
+        "it is suspended: Argo starts no more of its pods until `diflow resume naps -n default`" in busy("explain", "naps").out
     )
 
 
@@ -349,9 +349,9 @@ def test_top_on_a_terminal_follows_the_cluster_until_ctrl_c(busy: Cli) -> None:
 def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(busy: Cli) -> None:
     lines = busy("explain", "big").out.splitlines()
     assert lines[0] == "default/big waits for 12 replicas; priority normal, queue default, not preemptible"
-    assert re.fullmatch(r"decided \d+s ago: wait: waits for capacity: 12 at once", lines[1])
+    assert re.fullmatch(r"decided \d+s ago: it waits for capacity: 12 at once", lines[1])
     assert lines[2] == "the allocator runs (somebody)"
-    assert lines[3].startswith("now, by policy fit: wait: ")
+    assert lines[3].startswith("now, policy fit would decide: it waits for capacity: ")
     assert any("1 cpu each" in line for line in lines)
     assert lines[-1] == "  1 job waits before it: default/high"
     assert busy("explain", "runs").out.startswith("default/runs has 4 of 2-7 replicas; ")
@@ -400,8 +400,8 @@ def test_explain_of_jobs_about_which_nothing_is_decided(busy: Cli) -> None:
 def test_the_policy_is_that_of_the_clusters_allocator_unless_another_is_named(busy: Cli) -> None:
     said = {"metadata": {"name": "diflow-allocator"}, "data": {"policy": "fair", "scheduling": "gang"}}
     busy.api.add(CONFIG_MAP, said, namespace="kube-public")
-    assert "now, by policy fair: " in busy("explain", "big").out
-    assert "now, by policy fit: " in busy("explain", "big", "--policy", "fit").out
+    assert "now, policy fair would decide: " in busy("explain", "big").out
+    assert "now, policy fit would decide: " in busy("explain", "big", "--policy", "fit").out
     assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
     assert busy("plan", "--policy", "nope").code == 2
 

@@ -324,6 +324,9 @@ def test_the_reason_of_a_waiting_job_is_written_when_it_changes() -> None:
     known = shown(job(read(decision=said)))
     assert plan_writes(known, plan(known.snapshot), now=NOW + 1000, limit_seconds=1e9) == ([], [])
     _, (late,) = plan_writes(known, plan(known.snapshot), now=NOW)
-    assert json.loads(late.body["metadata"]["annotations"][keys.DECISION])["action"] == "late", "2000 s are too long"
+    decision = json.loads(late.body["metadata"]["annotations"][keys.DECISION])
+    assert decision["action"] == "late", "2000 s are too long"
+    assert decision["why"].startswith("has not been placed within ")
+    assert decision["why"].partition(", and ")[2] == said["why"]
     assert late.note is not None
     assert late.note.is_warning

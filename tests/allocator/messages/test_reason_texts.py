@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from diflow.allocator.messages import reason_texts
@@ -41,13 +43,13 @@ def details(name: str) -> list[str]:
 
 def test_a_job_that_waits_says_what_is_short_where_and_what_would_have_to_change() -> None:
     assert details("gang") == [
-        "gang: wait: waits for capacity: its gang needs 4 replicas at once and 2 fit now, each 2 cpu, 4Gi memory; "
+        "it waits for capacity: its gang needs 4 replicas at once and 2 fit now, each 2 cpu, 4Gi memory; "
         "c lacks 1 cpu, 1 node is closed",
         "asks for: 4 × worker of 2 cpu, 4Gi memory; priority 0, not preemptible, queue default",
         "worker: 2 more fit now (1 on a, 1 on b); c lacks 1 cpu, 1 node is closed",
         "  2 cpu each: 5 cpu free in all on 3 nodes, at most 2 cpu on one (a)",
         "  4Gi memory each: 39Gi memory free in all on 3 nodes, at most 15Gi memory on one (c)",
-        "would start: when there is capacity for 2 × (2 cpu, 4Gi memory) more where it may run, or with a minimum of 2",
+        "would start when there is capacity for 2 × (2 cpu, 4Gi memory) more where it may run, or with a minimum of 2",
         "in its way: 1 job that may not be moved, 1 job of its priority or above (a priority above 0 may stop some)",
     ]
 
@@ -56,7 +58,7 @@ def test_a_cap_and_a_gang_that_is_too_big_are_named() -> None:
     capped = details("capped")
     assert "queue 'small' is capped" in capped[0]
     assert "limit: queue 'small' may hold 2 cpu, and holds 0 cpu" in capped
-    assert capped[-1].startswith("would start: with a smaller gang, when the cap is raised")
+    assert capped[-1].startswith("would start with a smaller gang, when the cap is raised")
     huge = "its gang needs 40 × worker, each 2 cpu, 4Gi memory, and the whole cluster takes 12 of them"
     assert f"can never start here: {huge}" in details("huge")[0]
 
@@ -85,6 +87,27 @@ def test_a_job_that_has_all_it_may_have_says_so() -> None:
         "all: keep: keeps what it holds: it has all that it may have",
         "few: keep: keeps what it holds: no change is worth its cost",
     ]
+
+
+@pytest.mark.parametrize(
+    ("action", "why", "said"),
+    [
+        ("keep", "keeps what it holds: it has all that it may have", "it keeps what it holds: it has all that"),
+        ("admit", "starts: it gets 2 of the 2 replicas it asks for", "it starts: it gets 2 of the 2 replicas"),
+        ("late", "has not been placed within 60 s, and waits: no node", "it has not been placed within 60 s, and waits"),
+        ("resize", "speed 1.00 → 2.00 times its smallest", "it changes its number of replicas: speed 1.00 → 2.00 times"),
+        ("restart", "worker-0 failed (main: Error)", "worker-0 failed (main: Error)"),
+        ("check", "its node check left out node a: no disk", "its node check left out node a: no disk"),
+    ],
+)
+def test_a_decision_is_a_sentence_about_the_job(action: str, why: str, said: str) -> None:
+    assert reason_texts.sentence(action, why).startswith(said)
+
+
+def test_every_reason_can_be_said_of_it() -> None:
+    for why, words in reason_texts._TEXT.items():
+        found = reason_texts.sentence("resize", words)
+        assert re.match(r"it (\w+s|is|has|can|cannot)\b", found), (why, found)
 
 
 def test_one_replica_is_no_replicas() -> None:
@@ -118,10 +141,10 @@ def test_a_gang_whose_roles_do_not_fit_together_says_so() -> None:
     snapshot = build([NodeView("n", {"cpu": 5000})], [*jobs, full], now_seconds=1000.0)
     told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), 1)
     assert told[0] == (
-        "gang: wait: waits for capacity: each of its roles fits by itself, "
+        "it waits for capacity: each of its roles fits by itself, "
         "and not its 4 replicas (1 × a, 3 × b) together"
     )
-    assert "would start: when its roles fit together; each by itself does" in told
+    assert "would start when its roles fit together; each by itself does" in told
 
 
 def test_a_reservation_is_named() -> None:
@@ -145,7 +168,8 @@ def test_every_decision_of_every_policy_has_a_text(name: str) -> None:
         for job, line in enumerate(reason_texts.lines(snapshot, plan)):
             assert line.startswith(f"{snapshot.job_names[job]}: ")
             told = reason_texts.details(snapshot, plan, job)
-            assert told[0] == line
+            assert re.match(r"it (\w+s|is|has|can|cannot)\b", told[0])
+            assert line.split(": ", 2)[2] in told[0]
             assert not [part for part in told if "{" in part or not part.strip()]
 
 
