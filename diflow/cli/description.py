@@ -38,6 +38,9 @@ _MOST_FAILURES = 15
 _MOST_WORKFLOWS = 5
 """Earlier ones of the job, which are read for their failures: each may have a megabyte."""
 _LONGEST = 120
+_LONG = 40
+"""Characters of a text that is shown once: a shorter one is easier to read than a reference to it."""
+_SEE = "see Message"
 _MOST_FAILED_CHECKS = 3
 _LONGEST_REPORTED = 1000
 # Events have the clock of the machine that wrote them.
@@ -62,10 +65,15 @@ def description(
     if held:  # decisions from before are no reason for its present state
         job = _undecided(job)
         seen = observe(job.workflow, job.pods)
+    message = f"held: {held} ({job.status.message})" if held else job.status.message
     # The cluster keeps events for an hour, also those of a deleted job of the same name.
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
-    sections = [_facts(job, seen, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
+    sections = [
+        _facts(job, seen, decision, message=message, now=now),
+        _phases(job, message=message),
+        _replicas(seen, message=message, now=now),
+    ]
     failed, unread = _all_failures(seen, earlier)
     if failed or unread:
         sections.append(_failures(failed, unread, now=now))
@@ -74,7 +82,7 @@ def description(
         sections.append("\n".join([_title("Profilings"), *lines]))
     labels = job.workflow["metadata"].get("labels") or {}
     if allocators or labels.get(keys.SCHEDULING) == "gang":
-        sections.append(_allocator(allocators, now=now))
+        sections.append(_allocator(allocators, message=message, now=now))
     sections.append(_events([event for event in events if not is_allocators(event)], now=now))
     return "\n\n".join(sections)
 
@@ -110,7 +118,16 @@ def _undecided(job: Job) -> Job:
     return replace(job, workflow=workflow, status=derive(workflow, job.pods))
 
 
-def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str, now: datetime) -> str:
+def _once(text: str, message: str) -> str:
+    """The text, or a reference to the job's message if that has it: it may have several lines on a terminal."""
+    return _SEE if len(text) >= _LONG and _line(text) in _line(message) else text
+
+
+def _line(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def _facts(job: Job, seen: Observation, decision: Decision | None, *, message: str, now: datetime) -> str:
     status = job.status
     spec = job.dijob.get("spec") or {}
     labels = job.workflow["metadata"].get("labels") or {}
@@ -119,7 +136,7 @@ def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str,
         ("Job", job.name),
         ("Namespace", job.namespace),
         ("Phase", coloured_phase(status.phase)),
-        ("Message", printable(f"held: {held} ({status.message})" if held else status.message)),
+        ("Message", printable(message)),
         ("Ready", f"{status.ready_replicas} of {status.replicas}"),
         ("Restarts", f"{status.restarts} (backoffLimit {spec.get('backoffLimit', 3)})"),
         ("Reschedules", str(status.reschedules)),
@@ -128,7 +145,7 @@ def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str,
         ("Scheduling", labels.get(keys.SCHEDULING, "-")),
         *_topology(spec.get("topology")),
         *_node_check(job, spec.get("nodeCheck")),
-        *_left_out(job, now=now),
+        *_left_out(job, message=message, now=now),
         ("Submitted", moment(job.created)),
         ("Ended", moment(status.completion_timestamp))
         if status.ended
@@ -138,7 +155,7 @@ def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str,
         facts.append(("Took", took))
     if decision:
         when = f" ({age(decision.time, now=now)} ago)" if decision.time else ""
-        facts.append(("Allocator", printable(f"{decision.why}{when}")))
+        facts.append(("Allocator", printable(f"{_once(decision.why, message)}{when}")))
     facts += _health(seen, now=now)
     width = max(len(name) for name, _ in facts) + 2
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
@@ -219,24 +236,29 @@ def _is_checked(pod: dict[str, Any]) -> bool:
     )
 
 
-def _left_out(job: Job, *, now: datetime) -> list[tuple[str, str]]:
-    """The nodes that are left out for the job; nothing if there are none."""
+def _left_out(job: Job, *, message: str, now: datetime) -> list[tuple[str, str]]:
+    """The nodes that are left out for the job; nothing if there are none, or if its message names them."""
     given = (job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED)
     text = Exclusions.parse(given).text(now.timestamp()) if not job.status.ended else ""
-    return [("Nodes", printable(text))] if text else []
+    which = text.partition(": ")[2]  # the time that is left is that of now, and in the message that of the decision
+    return [("Nodes", printable(text))] if text and _line(which) not in _line(message) else []
 
 
-def _phases(job: Job) -> str:
+def _phases(job: Job, *, message: str) -> str:
     rows = [
-        (f"  {clock(c.last_transition_time)}", coloured_phase(c.type), printable(c.message))
+        (f"  {clock(c.last_transition_time)}", coloured_phase(c.type), printable(_once(c.message, message)))
         for c in job.status.conditions
     ]
     return "\n".join([_title("Phases"), table(("  SINCE", "PHASE", "MESSAGE"), rows)])
 
 
-def _replicas(seen: Observation, *, now: datetime) -> str:
+def _replicas(seen: Observation, *, message: str, now: datetime) -> str:
     lines = []
+    first: dict[str, str] = {}
     for row in replicas.rows(seen, now=now):
+        said = _once(row.message, message)
+        if len(said) >= _LONG and first.setdefault(said, row.name) != row.name:
+            said = f"as {first[said]}"
         state = paint(row.state, phase_colour(row.phase), on=colours(sys.stdout))
         lines.append(
             (
@@ -247,7 +269,7 @@ def _replicas(seen: Observation, *, now: datetime) -> str:
                 str(row.reschedules),
                 row.node,
                 row.age,
-                row.message,
+                said,
             )
         )
     head = (f"  {replicas.HEAD[0]}", *replicas.HEAD[1:])
@@ -285,13 +307,14 @@ def _failures(failed: Sequence[Failure], unread: str, *, now: datetime) -> str:
     return "\n".join(lines)
 
 
-def _allocator(events: Sequence[dict[str, Any]] | None, *, now: datetime) -> str:
+def _allocator(events: Sequence[dict[str, Any]] | None, *, message: str, now: datetime) -> str:
     if events is None:
         return f"{_title('Allocator')}\n  what it said is in the events, which you may not read (list events)"
     if not events:
         return f"{_title('Allocator')}\n  said nothing (the cluster forgets events after an hour)"
     rows = [
-        (f"  {age(event_time(event), now=now)}", _reason(event), _text(event)) for event in events[-_MOST_OF_ALLOCATOR:]
+        (f"  {age(event_time(event), now=now)}", _reason(event), f"{_text(event, message)}{_times(count)}")
+        for event, count in _folded(events)[-_MOST_OF_ALLOCATOR:]
     ]
     return "\n".join([_title("Allocator"), table(("  AGE", "REASON", "MESSAGE"), rows)])
 
@@ -302,8 +325,23 @@ def _reason(event: dict[str, Any]) -> str:
     )
 
 
-def _text(event: dict[str, Any]) -> str:
-    return shortened(printable(" ".join(str(event.get("message") or "").split())), _LONGEST, end="...")
+def _folded(events: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """The events in their order, each with how often it happened: of those that say the same, the last one."""
+    found: dict[tuple[Any, ...], tuple[dict[str, Any], int]] = {}
+    for event in events:
+        key = (event.get("type"), event.get("reason"), event_object(event), str(event.get("message") or ""))
+        _, before = found.pop(key, (event, 0))
+        found[key] = event, before + 1
+    return list(found.values())
+
+
+def _times(count: int) -> str:
+    return f" ({count} times)" if count > 1 else ""
+
+
+def _text(event: dict[str, Any], message: str = "") -> str:
+    text = _once(" ".join(str(event.get("message") or "").split()), message)
+    return shortened(printable(text), _LONGEST, end="...")
 
 
 def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
@@ -311,7 +349,7 @@ def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
     if not events:
         return f"{_title('Events')}\n  none (the cluster forgets them after an hour)"
     rows = []
-    for event in events[-_MOST_EVENTS:]:
+    for event, count in _folded(events)[-_MOST_EVENTS:]:
         kind = printable(str(event.get("type") or ""))
         rows.append(
             (
@@ -319,7 +357,7 @@ def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
                 paint(kind, "yellow", on=colours(sys.stdout) and kind == "Warning"),
                 printable(str(event.get("reason") or "")),
                 event_object(event),
-                _text(event),
+                f"{_text(event)}{_times(count)}",
             )
         )
     return "\n".join([_title("Events"), table(("  AGE", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows)])

@@ -154,7 +154,10 @@ def _tell_of_others(job: Job, cluster: Cluster) -> None:
 def describe(
     job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
 ) -> None:
-    """Describe one job: its phases over time, each replica, and events."""
+    """Describe one job: its phases, each with the time at which it last began, its replicas, and events.
+
+    A text that is the same as the job's message is not repeated, and neither are equal events.
+    """
     from diflow.cli.description import description  # noqa: PLC0415
     from diflow.cli.output import utc_now  # noqa: PLC0415
     from diflow.jobs import events, lookup, parts  # noqa: PLC0415

@@ -187,20 +187,58 @@ def test_describe_tells_all(diflow: Cli) -> None:
     assert "pod/other-1" not in out
 
 
+def test_describe_shows_each_message_once(diflow: Cli) -> None:
+    pull = "Back-off pulling image registry.example.com/team/none"
+    other = "mount of the volume data has failed: there is no such claim"
+    made = SeenJob("job", learner=2, collector=3)
+    for name, why in (("learner-0", other), ("learner-1", other), *((f"collector-{i}", pull) for i in range(3))):
+        made.pod(name).placed(1).waiting("Waits", why)
+    made.decided("wait", "waits for capacity: its gang needs 4 replicas at once and 2 fit now", seconds=1)
+    made.labels["diflow/scheduling"] = "gang"
+    diflow.has(made)
+    for number in range(3):
+        told(diflow, number, reason="Waiting", about="job", message="a message that is said three times")
+    out = diflow("describe", "job").out
+    assert [out.count(text) for text in (pull, other, "a message that is said three times (3 times)")] == [1, 1, 1]
+    rows = {line.split()[0]: line.split("   ")[-1].strip() for line in out.splitlines() if line.startswith("  ")}
+    assert rows["learner-0"] == f"Waits: {other}"
+    assert rows["learner-1"] == "as learner-0"
+    assert {rows[f"collector-{i}"] for i in range(3)} == {"see Message"}
+    assert re.search("Starting +see Message", out)
+
+
+def test_describe_lists_each_phase_once_however_often_the_job_was_in_it(diflow: Cli) -> None:
+    made = SeenJob("job", backoff_limit=100, learner=1)
+    for number in range(50):
+        made.pod("learner-0", created=10 * number, counted=number).ready(10 * number + 2).ends(10 * number + 5, code=1)
+    made.pod("learner-0", created=500, counted=50).ready(505)
+    diflow.has(made)
+    section = diflow("describe", "job").out.partition("Phases\n")[2].partition("\n\n")[0]
+    assert [line.split()[1] for line in section.splitlines()[1:]] == ["Pending", "Starting", "Restarting", "Running"]
+
+
 def gang() -> SeenJob:
     job = running().decided("resize", "grew from 2 to 3: node-b became free", seconds=4)
     job.labels["diflow/scheduling"] = "gang"
     return job
 
 
-def told(diflow: Cli, number: int, *, reason: str, by: str = "diflow-allocator", about: str = "cartpole") -> None:
+def told(
+    diflow: Cli,
+    number: int,
+    *,
+    reason: str,
+    by: str = "diflow-allocator",
+    about: str = "cartpole",
+    message: str = "",
+) -> None:
     diflow.api.add(
         EVENT,
         {
             "metadata": {"name": f"e{number}", "creationTimestamp": at(0)},
             "type": "Normal",
             "reason": reason,
-            "message": f"message {number}",
+            "message": message or f"message {number}",
             "lastTimestamp": at(number),
             "source": {"component": by},
             "involvedObject": {"kind": "Workflow", "name": about},
