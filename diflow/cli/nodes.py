@@ -26,8 +26,8 @@ def nodes(
     """List what node checks and failures show about each node, the most suspicious node first.
 
     CHECKED is the number of jobs whose last node check had a result there, and SLOWEST its figure that was the furthest
-    above the median of the other nodes. FAILURES are the attempts of replicas that failed there, by reason. LEFT OUT BY
-    is the number of jobs that get no new places there now, with the reason of one. The command reads the Workflows that
+    above the median of the other nodes. FAILURES are the attempts of replicas that failed there, by reason: what the
+    exit code is known to mean, such as hardware, or else the exit code itself. LEFT OUT BY is the number of jobs that get no new places there now, with the reason of one. The command reads the Workflows that
     exist.
     """
     from diflow.jobs.nodes import list_nodes  # noqa: PLC0415
@@ -59,7 +59,7 @@ def _table(found: list[Seen], *, wide: bool) -> str:
     for one in found:
         worst = one.worst
         slowest = "-" if worst is None else f"{worst.figure} {worst.value / worst.median:.2g}x"
-        failures = [f"{count} {reason}" for reason, count in one.failures.most_common(MOST_REASONS)]
+        failures = [f"{count} × {reason}" for reason, count in one.failures.most_common(MOST_REASONS)]
         left_out = "-"
         if one.left_out:
             job, why = min(one.left_out.items())

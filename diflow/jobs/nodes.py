@@ -16,7 +16,7 @@ from diflow import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain, nodecheck, untrusted
-from diflow.state.failures import MAIN, STOPPED, TAKEN_AWAY, reason_of
+from diflow.state.failures import MAIN, STOPPED, TAKEN_AWAY, UNKNOWN, ended_container, reason_of
 from diflow.state.nodecheck import Checked, Fault, Record
 from diflow.state.nodes import nodes as argo_nodes
 from diflow.state.parameters import JobState
@@ -137,7 +137,17 @@ def _add_failures(found: dict[str, Seen], workflow: Mapping[str, Any]) -> None:
         reason = reason_of(node.message)
         if host and reason not in _NOT_OF_THE_NODE and not node.message.startswith(_WORKFLOW_STOPPED):
             one = _of(found, host)
-            container = node.message.partition(":")[0]
-            is_check = container == keys.CHECK_CONTAINER
-            one.failures["node check" if is_check else reason if container == MAIN else "another container"] += 1
+            one.failures[_why(node.message, reason)] += 1
             one.failed = 1
+
+
+def _why(message: str, reason: str) -> str:
+    """Why an attempt failed, for people: an exit code without a known meaning is named."""
+    if message.startswith(f"{keys.CHECK_CONTAINER}:"):
+        return "node check"
+    container, code = ended_container(message)
+    if container not in ("", MAIN):
+        return "another container"
+    if reason != UNKNOWN:
+        return reason
+    return f"exit code {code}" if code else "unknown reason"

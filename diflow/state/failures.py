@@ -46,6 +46,7 @@ MAIN: Final = "main"
 OUT_OF_MEMORY: Final = "out of memory"
 TAKEN_AWAY: Final = "taken away"
 STOPPED: Final = "stopped"
+UNKNOWN: Final = "unknown"
 _NOT_THE_JOBS: Final = "^(init|wait): "
 _UNCOUNTED: Final = re.compile("|".join(UNCOUNTED_MESSAGES))
 _STOPPED: Final = re.compile(STOPPED_MESSAGE)
@@ -156,10 +157,10 @@ def reason_of(message: str) -> str:
     if found is not None and found[2] == _OOM:
         return OUT_OF_MEMORY
     if found is not None:
-        return _REASONS.get(int(found[3]), "unknown")
+        return _REASONS.get(int(found[3]), UNKNOWN)
     if _UNCOUNTED.match(message):
         return TAKEN_AWAY
-    return "unknown" if message else ""
+    return UNKNOWN if message else ""
 
 
 def ended_container(message: str) -> tuple[str, int]:

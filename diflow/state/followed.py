@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diflow import keys
 from diflow.figures import quantity
-from diflow.state.failures import STOPPED, ended_container
+from diflow.state.failures import STOPPED, UNKNOWN, ended_container
 from diflow.state.observe import Attempt, Observation
 
 
@@ -79,8 +79,8 @@ def _reason(attempt: Attempt) -> str:
         reason, code = "node check", f"exit code {number}"
     elif container and not code:  # Argo records the exit code of the work alone
         code = f"exit code {number} of {container}"
-    # Of a code without a meaning, the code says more than "unknown".
-    parts = [part for part in ("" if code and reason == "unknown" else reason, code) if part] or ["unknown"]
+    # Of a code without a meaning, the code says more.
+    parts = [part for part in ("" if code and reason == UNKNOWN else reason, code) if part] or [UNKNOWN]
     if attempt.memory and attempt.verdict is not None and attempt.verdict.action == "MoreMemory":
         parts.append(f"with {quantity('memory', attempt.memory)}")
     return ", ".join(parts)

@@ -70,7 +70,14 @@ def test_each_node_is_listed_with_what_jobs_have_seen_the_most_suspicious_first(
     assert out[0].split() == ["NODE", "CHECKED", "SLOWEST", "FAILURES", "LEFT", "OUT", "BY"]
     assert out[1].split()[:4] == ["c", "2", "product", "9x"]
     assert "1 (default/one: product 0.9 s)" in out[1]
-    assert "2 hardware" in out[2]
+    assert "2 × hardware" in out[2]
+
+
+def test_a_failure_without_a_known_meaning_is_named_by_its_exit_code(diflow: Cli) -> None:
+    messages = ("main: Error (exit code 3)",) * 2 + ("diflow-monitor: Error (exit code 3)", "something odd")
+    has(diflow, "one", "a", failures=tuple(("a", message) for message in messages))
+    out = diflow("nodes").out
+    assert "2 × exit code 3, 1 × another container, 1 × unknown reason" in out
 
 
 def test_stopped_and_evicted_replicas_say_nothing_of_their_node(diflow: Cli) -> None:
