@@ -43,111 +43,168 @@ app = typer.Typer(
 @app.command()
 def simulate(  # noqa: PLR0917 - typer's options
     workload: Annotated[
-        Path | None, typer.Option(help="CSV: name, time, application, num_replicas, batch_size.")
+        Path | None,
+        typer.Option(
+            help="The workload, a CSV file with the columns name, time, application, num_replicas and batch_size."
+        ),
     ] = None,
-    profiles: Annotated[Path | None, typer.Option(help="Folder of measured applications.")] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Policy; again for a comparison side by side.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")] = 16,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs a node.")] = 4,
+    profiles: Annotated[Path | None, typer.Option(help="The folder with the measured applications.")] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The policy, such as fit or goodput (default: goodput); repeatable, to compare policies side by side.",
+            show_default=False,
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="The number of nodes in the cluster.")] = 16,
+    gpus: Annotated[int, typer.Option(min=1, help="The number of GPUs of each node.")] = 4,
     pool: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=NODESxGPUS",
-            help="A pool of nodes, such as a100=2x8, instead of --nodes and --gpus; repeatable. --profiles then has a "
-            "folder of applications for each.",
+            help="A pool of nodes with so many GPUs each, such as a100=2x8, instead of --nodes and --gpus; repeatable. "
+            "--profiles then has a folder with the measured applications for each pool.",
         ),
     ] = None,
     pool_speed: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=SPEED", help="The assumed relative speed of a pool, 1 by default; repeatable."),
+        typer.Option(
+            metavar="NAME=SPEED", help="The relative speed that the policy assumes of a pool (default: 1); repeatable."
+        ),
     ] = None,
     profiled: Annotated[
-        bool, typer.Option("--profiled", help="Each job starts with its times on one GPU of each pool.")
+        bool, typer.Option("--profiled", help="Give each job its step times on one GPU of each pool at its start.")
     ] = False,
     most_local: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="POOL/APP=SAMPLES", help="The largest batch of a replica of this application there; repeatable."
+            metavar="POOL/APP=SAMPLES",
+            help="The largest batch, in samples, of a replica of an application in a pool; repeatable.",
         ),
     ] = None,
     restart_of: Annotated[
         list[str] | None,
-        typer.Option(metavar="APP=SECONDS", help="--restart-seconds of this application; repeatable."),
+        typer.Option(metavar="APP=SECONDS", help="The --restart-seconds of an application; repeatable."),
     ] = None,
     restart_seconds: Annotated[
         float,
-        typer.Option(parser=_ANY, metavar="SECONDS", help="How long a job stands still after it was moved or resized."),
+        typer.Option(
+            parser=_ANY, metavar="SECONDS", help="Seconds for which a job stands still after a move or a resize."
+        ),
     ] = 30.0,
     period_seconds: Annotated[
-        float, typer.Option(parser=number(1), metavar="SECONDS", help="Time from one call of the policy to the next.")
+        float,
+        typer.Option(parser=number(1), metavar="SECONDS", help="Seconds from one call of the policy to the next."),
     ] = 60.0,
     load_factor: Annotated[
-        float, typer.Option("--load", parser=number(0.01), metavar="FACTOR", help="2: twice the jobs an hour.")
+        float,
+        typer.Option(
+            "--load",
+            parser=number(0.01),
+            metavar="FACTOR",
+            help="The factor of the rate at which jobs arrive: 2 is twice as many an hour.",
+        ),
     ] = 1.0,
     noise: Annotated[
-        float, typer.Option(parser=_PART, metavar="PART", help="Reported times are off by up to this part.")
+        float,
+        typer.Option(
+            parser=_PART, metavar="PART", help="The largest relative error of the reported times, from 0 to 0.9."
+        ),
     ] = 0.0,
     interference: Annotated[
-        float, typer.Option(parser=_PART, metavar="PART", help="Slow-down of jobs that share a network.")
+        float,
+        typer.Option(
+            parser=_PART,
+            metavar="PART",
+            help="The part of its speed that a job on several nodes loses while another one shares a node of it, "
+            "from 0 to 0.9.",
+        ),
     ] = 0.0,
     report_progress: Annotated[
-        bool, typer.Option("--progress/--no-progress", help="Whether jobs report their progress.")
+        bool, typer.Option("--progress/--no-progress", help="Let the jobs report their progress.")
     ] = True,
     progress_share: Annotated[
-        float, typer.Option(parser=number(0, 1), metavar="PART", help="Part of the jobs that report their progress.")
+        float,
+        typer.Option(
+            parser=number(0, 1), metavar="PART", help="The part of the jobs that report their progress, from 0 to 1."
+        ),
     ] = 1.0,
     assumed_restart_seconds: Annotated[
         float | None,
         typer.Option(
             parser=_ANY,
             metavar="SECONDS",
-            help="The restart cost that the policy assumes. By default that of --restart-seconds.",
+            help="Seconds for which the policy assumes that a job stands still (default: --restart-seconds).",
+            show_default=False,
         ),
     ] = None,
     past: Annotated[
         Path | None,
         typer.Option(
-            help="Workload that is replayed first: its jobs leave the memory from which those of --workload start."
+            help="A workload that is replayed first. The jobs of --workload start from the memory that it leaves."
         ),
     ] = None,
     memory: Annotated[
-        bool, typer.Option("--memory/--no-memory", help="Jobs inherit from earlier jobs of their application.")
+        bool,
+        typer.Option(
+            "--memory/--no-memory", help="Let jobs start from what earlier jobs of their application have shown."
+        ),
     ] = False,
     poison: Annotated[
         float,
-        typer.Option(parser=number(0, 3), metavar="SIGMA", help="Multiply all of that memory by lognormal factors."),
+        typer.Option(
+            parser=number(0, 3),
+            metavar="SIGMA",
+            help="The sigma of the lognormal factors by which the memory of --past is multiplied, from 0 to 3.",
+        ),
     ] = 0.0,
     growth: Annotated[
         float | None,
         typer.Option(
             parser=number(1),
             metavar="FACTOR",
-            help="The policy setting largest_growth: growth beyond what was observed.",
+            help="The policy setting largest_growth: a job may grow to so many times the most replicas that it has "
+            "reported (default: 2).",
         ),
     ] = None,
     start: Annotated[
-        int | None, typer.Option(min=1, help="The policy setting largest_start: replicas of a job without reports.")
+        int | None,
+        typer.Option(
+            min=1, help="The policy setting largest_start: the most replicas of a job without reports (default: 4)."
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="NAME=VALUE: any policy setting, such as queue_ahead=2 (lists in JSON); repeatable."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A policy setting, such as queue_ahead=2, with lists in JSON; repeatable.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the noise: the same seed, the same numbers.")] = 0,
-    rack_nodes: Annotated[int, typer.Option(min=0, help="Nodes of a rack. 0: no topology.")] = 0,
-    block_racks: Annotated[int, typer.Option(min=0, help="Racks of a block. 0: no blocks.")] = 0,
-    required: Annotated[str, typer.Option(help="Each job requires one domain of this level: rack or block.")] = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for tables (CSV, JSON) and pictures.")] = None,
-    pictures: Annotated[bool, typer.Option(help="Draw pictures too.")] = True,
+    seed: Annotated[
+        int, typer.Option(min=0, help="The seed of the random numbers: the same seed gives the same result.")
+    ] = 0,
+    rack_nodes: Annotated[int, typer.Option(min=0, help="The number of nodes in a rack; 0 for no topology.")] = 0,
+    block_racks: Annotated[int, typer.Option(min=0, help="The number of racks in a block; 0 for no blocks.")] = 0,
+    required: Annotated[
+        str,
+        typer.Option(
+            help="The level of which each job requires one domain: rack or block (default: none).", show_default=False
+        ),
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="The folder for tables (CSV, JSON) and pictures.")] = None,
+    pictures: Annotated[bool, typer.Option(help="Draw pictures into --out, too.")] = True,
     output: Output = "text",
     journal: Annotated[
-        Path | None, typer.Option(help="Instead of a workload: where would the policies decide otherwise?")
+        Path | None,
+        typer.Option(
+            help="A journal of the allocator, instead of a workload: show where the policies decide differently."
+        ),
     ] = None,
 ) -> None:
     """Replay a workload under one or several policies, or a journal of the real allocator.
 
-    `queue` and `explain` in the place of the options show the queues and the decisions at a journal's end.
+    `diflow simulate queue` and `diflow simulate explain` show the queues and the decisions at the end of a journal.
     """
     check_output(output)
     names = list(dict.fromkeys(policy or ["goodput"]))

@@ -20,11 +20,11 @@ from diflow.errors import InvalidError, NotFoundError
 from diflow.figures import counted
 from diflow.tables import table
 
-Journal = Annotated[Path, typer.Option("--journal", help="Journal of the allocator (JSON Lines).")]
+Journal = Annotated[Path, typer.Option("--journal", help="The journal of the allocator, a file of JSON lines.")]
 
 
 def queue(journal: Journal, output: Output = "text") -> None:
-    """What each queue deserves, holds and is guaranteed, and why, at the journal's last snapshot."""
+    """Show what each queue deserves, holds and is guaranteed, and why, at the last snapshot of a journal."""
     check_output(output)
     rows = queue_rows(_last(journal).snapshot)
     if output == "json":
@@ -35,12 +35,16 @@ def queue(journal: Journal, output: Output = "text") -> None:
 
 
 def explain(
-    job: Annotated[str, typer.Argument(help="Name of the job; all of them if it is left out.")] = "",
+    job: Annotated[
+        str, typer.Argument(help="The job, such as default/cartpole (default: all jobs).", show_default=False)
+    ] = "",
     *,
     journal: Journal,
-    policy: Annotated[str, typer.Option(help="Ask this policy instead of the one that decided.")] = "",
+    policy: Annotated[
+        str, typer.Option(help="Use this policy (default: the one that decided).", show_default=False)
+    ] = "",
 ) -> None:
-    """Why the allocator decided about a job as it did, in the policy's own terms."""
+    """Explain the decision about a job at the last snapshot of a journal, in the terms of the policy."""
     entry = _last(journal)
     snapshot = entry.snapshot
     plan = load_policy(policy or entry.policy).optimize(snapshot)

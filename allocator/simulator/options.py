@@ -17,7 +17,7 @@ from diflow.state import untrusted
 
 _POOL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """The values of labels."""
-Output = Annotated[str, typer.Option("--output", "-o", help="text or json")]
+Output = Annotated[str, typer.Option("--output", "-o", help="The output format: text or json.")]
 MOST_SECONDS = 86400.0
 """Longest period and restart."""
 
