@@ -28,7 +28,9 @@ def scale(
     ] = None,
     low: Annotated[int | None, typer.Option("--min", help="A preemptible job: never fewer than this.")] = None,
     high: Annotated[int | None, typer.Option("--max", help="A preemptible job: never more than this.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when the pods are as requested.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the requested replicas are ready and all others have ended.")
+    ] = False,
     timeout: Timeout = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -37,7 +39,8 @@ def scale(
     """Request another number of replicas for a running or waiting job.
 
     The allocator acts on it. A job that is not preemptible gains or loses only the difference, highest ranks first; a
-    preemptible one restarts with the new number.
+    preemptible one restarts with the new number. With --wait, the command prints what is still missing, and returns 0
+    when as many replicas as requested are granted and ready, or have succeeded, and no other pods of the task are left.
     """
     limit = seconds(timeout, option="--timeout")
     if (replicas is None) == (low is None and high is None):
@@ -48,7 +51,7 @@ def scale(
     name = resolve(job, cluster)
     done = ask(name, task=task, replicas=replicas, low=low, high=high, cluster=cluster)
     if done.before == done.after:
-        say(f"{name}/{done.task}: {counted(done.after.text(), 'replica is', plural='replicas are')} asked for already")
+        say(f"{name}/{done.task}: {counted(done.after.text(), 'replica is', plural='replicas are')} requested already")
     else:
         say(f"{name}/{done.task}: {done.before.text()} → {counted(done.after.text(), 'replica')}")
     if done.outdated:
@@ -82,20 +85,21 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
     for snapshot in follow(cluster, name, seconds=limit):
         if snapshot.workflow is None:
             raise NotFoundError(f"job {name} was deleted meanwhile")
-        missing = snapshot.trouble or _missing(snapshot, asked)
+        missing, count = (snapshot.trouble, 0) if snapshot.trouble else _missing(snapshot, asked)
         if not missing:
-            note(f"{name}/{asked.task} is as asked for")
+            low, high = asked.after.low, asked.after.high
+            note(f"{name}/{asked.task}: {_are(count)} ready, as requested{f' ({low} to {high})' if low < high else ''}")
             return
         if (phase := (snapshot.workflow.get("status") or {}).get("phase")) in ("Succeeded", "Failed", "Error"):
             raise ConflictError(f"job {name} has ended meanwhile ({phase})")
         if missing != reported:
             reported = missing
             note(f"waiting: {missing}")
-    raise TimeoutError(f"{name}/{asked.task} is not as asked for after {limit:g} s: {reported}")
+    raise TimeoutError(f"{name}/{asked.task} does not have the requested replicas after {limit:g} s: {reported}")
 
 
-def _missing(snapshot: FollowedJob, asked: Scaled) -> str:
-    """What is not as requested yet, or ""."""
+def _missing(snapshot: FollowedJob, asked: Scaled) -> tuple[str, int]:
+    """What is not as requested yet, or "", and how many replicas are granted."""
     from diflow.state.observe import observe  # noqa: PLC0415
     from diflow.state.status import derive_seen  # noqa: PLC0415
 
@@ -106,13 +110,15 @@ def _missing(snapshot: FollowedJob, asked: Scaled) -> str:
     latest = seen.latest()
     ready = [key for key in wanted if key in latest and (latest[key].is_ready or latest[key].phase == "Succeeded")]
     why = derive_seen(workflow, seen).message
-    if not want.low <= len(wanted) <= want.high:
-        return f"{len(wanted)} of {_are(want.text(), task)} granted; {why}"
-    if len(ready) < len(wanted):
-        return f"{len(ready)} of {_are(len(wanted), task)} ready; {why}"
+    count = len(wanted)
+    if not want.low <= count <= want.high:
+        return f"{_are(count, task)} granted, and {want.text()} requested; {why}", count
+    if len(ready) < count:
+        return f"{len(ready)} of {_are(count, task)} ready; {why}", count
     old = sum(a.task == task and a.phase in ("Pending", "Running") and seen.was_released(a) for a in seen.attempts)
-    return f"released {task} replicas that are still ending: {old}" if old else ""
+    return f"{_are(old, task)} still ending, and no longer wanted" if old else "", count
 
 
-def _are(number: int | str, task: str) -> str:
-    return counted(number, f"{task} replica is", plural=f"{task} replicas are")
+def _are(number: int, task: str = "") -> str:
+    what = f"{task} replica".lstrip()
+    return counted(number, f"{what} is", plural=f"{what}s are")

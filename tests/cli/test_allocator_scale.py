@@ -99,7 +99,7 @@ def test_bounds_of_one_task_leave_another_that_scales_by_itself_as_it_was(runnin
 def test_asking_for_what_is_asked_for_already_writes_nothing(running: Cli) -> None:
     put(running, dijob("job", {"worker": 2}))
     result = running("scale", "job", "--replicas", "2")
-    assert result.out == "job/worker: 2 replicas are asked for already\n"
+    assert result.out == "job/worker: 2 replicas are requested already\n"
     assert running.api.seen("PATCH") == []
 
 
@@ -223,12 +223,21 @@ def test_wait_returns_when_the_pods_are_as_asked_for_and_tells_what_it_waits_for
     result = running("scale", "job", "--replicas", "2", "--wait", "--timeout", "60s")
     thread.join(20)
     assert result.code == 0, result.err
-    assert "waiting: 1 of 2 worker replicas are granted" in result.err
-    assert result.err.endswith("job/worker is as asked for\n")
+    assert "waiting: 1 worker replica is granted, and 2 requested; " in result.err
+    assert result.err.endswith("job/worker: 2 replicas are ready, as requested\n")
 
 
 def test_wait_gives_up_in_the_end_and_says_what_was_missing(running: Cli) -> None:
     put(running, dijob("job", {"worker": 1}), at={"worker": ["a"]})
     result = running("scale", "job", "--replicas", "2", "--wait", "--timeout", "1s")
     assert result.code == 124
-    assert "job/worker is not as asked for after 1 s: 1 of 2 worker replicas are granted" in result.err
+    assert (
+        "job/worker does not have the requested replicas after 1 s: 1 worker replica is granted, and 2 requested"
+        in result.err
+    )
+
+
+def test_wait_says_how_many_of_a_range_there_are(running: Cli) -> None:
+    put(running, dijob("job", {"worker": (1, 2, 4)}, preemptible=True), at={"worker": ["a", "a"]})
+    result = running("scale", "job", "--max", "3", "--wait", "--timeout", "60s")
+    assert (result.code, result.err) == (0, "job/worker: 2 replicas are ready, as requested (1 to 3)\n")

@@ -153,7 +153,8 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
     assert next(row for row in rows(text) if "default/broken" in row)[4] == "1"
     put(busy, dijob("naps", {"worker": 1}), at={"worker": ["b"]}, suspend=True)
     assert (
-        "it is suspended: Argo starts no more of its pods until `diflow resume naps -n default`" in busy("explain", "naps").out
+        "it is suspended: Argo starts no more of its pods until `diflow resume naps -n default`"
+        in busy("explain", "naps").out
     )
 
 
