@@ -196,12 +196,14 @@ class Executor:
                     self._full.clear()
                 self._full[target.uid] = target.version
                 if job is not None and write.part is None:
-                    text = f"no annotation can be added to {write.kind.name} {target.name}: {error}"
+                    text = f"no annotation can be added to {write.kind.name} {target.name}: {error}; {_smaller(write)}"
                     self.record_event(job, Note("Refused", text, is_warning=True), salt=target.uid)
         if less is None:
             if write.is_only_text:
                 return None
-            raise InvalidError(f"{write.kind.name} {target.name} is at its size limit: remove some of its annotations")
+            raise InvalidError(
+                f"{write.kind.name} {target.name} is at its size limit, and the decision is not written: {_smaller(write)}"
+            )
         try:
             return self._send(less, epoch)
         except TooLargeError:
@@ -374,3 +376,12 @@ class Executor:
         self._backoff_until[job] = max(self._backoff_until.get(job, 0.0), now + pause)
         self.refusals[job] = str(error)
         log.warning("a write was refused", job=job, why=str(error), again_seconds=round(pause, 1))
+
+
+def _smaller(write: Write) -> str:
+    """What the owner of a job can do about an object that is at its size limit."""
+    where = f"{write.kind.name.lower()} {write.target.name} -n {write.target.namespace}"
+    return (
+        f"remove annotations that neither diflow nor Argo has written (`kubectl annotate {where} KEY-`), or delete the "
+        "job and submit it with fewer replicas or a smaller manifest"
+    )

@@ -131,3 +131,14 @@ def test_a_full_object_is_not_tried_again_until_it_changes(at: Lab) -> None:
         at.step()
     refused = [path for method, path, code in at.daemon.line.sent if method == "PATCH" and code == 422]  # type: ignore[union-attr]
     assert len(refused) < 20
+
+
+def test_the_owner_of_a_full_workflow_is_told_what_to_do(at: Lab) -> None:
+    at.cluster.submit(elastic(replicas=4))
+    runs(at, "one", 4)
+    fill(at, WORKFLOW, "one")
+    at.cluster.submit(urgent())
+    at.until(lambda: any(reason == "Refused" for reason, _ in at.events("one")), "the write is refused")
+    (text,) = {text for reason, text in at.events("one") if reason == "Refused"}
+    assert "`kubectl annotate workflow one -n default KEY-`" in text
+    assert text.endswith("submit it with fewer replicas or a smaller manifest")

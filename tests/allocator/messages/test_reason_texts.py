@@ -94,8 +94,16 @@ def test_a_job_that_has_all_it_may_have_says_so() -> None:
     [
         ("keep", "keeps what it holds: it has all that it may have", "it keeps what it holds: it has all that"),
         ("admit", "starts: it gets 2 of the 2 replicas it asks for", "it starts: it gets 2 of the 2 replicas"),
-        ("late", "has not been placed within 60 s, and waits: no node", "it has not been placed within 60 s, and waits"),
-        ("resize", "speed 1.00 → 2.00 times its smallest", "it changes its number of replicas: speed 1.00 → 2.00 times"),
+        (
+            "late",
+            "has not been placed within 60 s, and waits: no node",
+            "it has not been placed within 60 s, and waits",
+        ),
+        (
+            "resize",
+            "speed 1.00 → 2.00 times its smallest",
+            "it changes its number of replicas: speed 1.00 → 2.00 times",
+        ),
         ("restart", "worker-0 failed (main: Error)", "worker-0 failed (main: Error)"),
         ("check", "its node check left out node a: no disk", "its node check left out node a: no disk"),
     ],
@@ -141,8 +149,7 @@ def test_a_gang_whose_roles_do_not_fit_together_says_so() -> None:
     snapshot = build([NodeView("n", {"cpu": 5000})], [*jobs, full], now_seconds=1000.0)
     told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), 1)
     assert told[0] == (
-        "it waits for capacity: each of its roles fits by itself, "
-        "and not its 4 replicas (1 × a, 3 × b) together"
+        "it waits for capacity: each of its roles fits by itself, and not its 4 replicas (1 × a, 3 × b) together"
     )
     assert "would start when its roles fit together; each by itself does" in told
 
