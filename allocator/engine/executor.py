@@ -202,7 +202,7 @@ class Executor:
             if write.is_only_text:
                 return None
             raise InvalidError(
-                f"{write.kind.name} {target.name} is at its size limit, and the decision is not written: {_smaller(write)}"
+                f"{write.kind.name} {target.name} is at its size limit, and cannot be changed: {_smaller(write)}"
             )
         try:
             return self._send(less, epoch)

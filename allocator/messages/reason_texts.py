@@ -273,8 +273,9 @@ class Explainer:
         return range(low, high)
 
     def details(self, job: int, *, excluded: Set[str] = frozenset()) -> list[str]:
-        """All about one job, line by line: the decision, its request, its places now and by the plan, what is free of each resource
-        and where, which limit binds, and what would have to change. `excluded`: the nodes that are left out for it."""
+        """All about one job, line by line: the decision, its request, its places now and by the plan, what is free of
+        each resource and where, which limit binds, and what would have to change. `excluded`: the nodes that are left
+        out for it."""
         out = [self.sentence(job, excluded=excluded), self._asks(job)]
         out += [f"{what}: {places}" for what, places in self._places(job) if places]
         waits = self.plan.action[job] in (Action.WAIT, Action.PREEMPT)

@@ -151,12 +151,12 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
             note(_GONE.format(replica=attempt.replica))
         elif container := _container(pod):
             _say_which(attempt.replica, container)
-            streams.append(_read(cluster, pod, container, attempt.replica, rank, wanted))
+            streams.append(_read(cluster, pod, attempt.replica, rank, wanted))
         else:
             note(f"{attempt.replica}: has written nothing yet: {attempt.waiting or attempt.phase}")
             if failed := _failed_before(attempt, seen, pods):
                 _say_which(f"{attempt.replica}, its pod before", _container(failed))
-                streams.append(_read(cluster, failed, _container(failed), attempt.replica, rank, wanted))
+                streams.append(_read(cluster, failed, attempt.replica, rank, wanted))
     for _, replica, rank, line in heapq.merge(*streams, key=lambda item: item[0]):
         printer.line(replica, rank, line)
     if wanted.previous and not chosen:
@@ -165,14 +165,14 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
 
 
 def _read(
-    cluster: Cluster, pod: dict[str, Any], container: str, replica: str, rank: int, wanted: Wanted
+    cluster: Cluster, pod: dict[str, Any], replica: str, rank: int, wanted: Wanted
 ) -> Iterator[tuple[str, str, int, str]]:
     from diflow.errors import DiflowError, NotFoundError  # noqa: PLC0415
 
     try:
         for line in cluster.logs(
             pod["metadata"]["name"],
-            container=container,
+            container=_container(pod),
             timestamps=True,
             tail=wanted.tail,
             since_seconds=int(wanted.since) if wanted.since is not None else None,

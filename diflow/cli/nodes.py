@@ -27,8 +27,8 @@ def nodes(
 
     CHECKED is the number of jobs whose last node check had a result there, and SLOWEST its figure that was the furthest
     above the median of the other nodes. FAILURES are the attempts of replicas that failed there, by reason: what the
-    exit code is known to mean, such as hardware, or else the exit code itself. LEFT OUT BY is the number of jobs that get no new places there now, with the reason of one. The command reads the Workflows that
-    exist.
+    exit code is known to mean, such as hardware, or else the exit code itself. LEFT OUT BY is the number of jobs that
+    get no new places there now, with the reason of one. The command reads the Workflows that exist.
     """
     from diflow.jobs.nodes import list_nodes  # noqa: PLC0415
 

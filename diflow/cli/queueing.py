@@ -27,13 +27,13 @@ def queue(
     """Show the queues, and the waiting jobs in scheduling order, each with its reason.
 
     Deserved is a queue's part of the cluster by weights, guarantees and caps; pending is what its jobs could use in
-    addition to their allocation. A job that runs without some of its replicas, as their node was taken from them (by a
-    node check, for example), has a line of its own below the queues. Needs the right to list nodes, pods and Workflows of the whole cluster.
+    addition to their allocation. A job that runs without some of its replicas, because a node check, for example, has
+    left out their node, has a line of its own below the queues. Needs the right to list nodes, pods and Workflows of
+    the whole cluster.
     """
     needs("allocator")
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
     from diflow.allocator.inspect.rows import job_rows, missing_queue_rows, queue_rows  # noqa: PLC0415
-
     from diflow.cli.output import print_data, printable  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)

@@ -87,7 +87,7 @@ def _wrong(lines: Sequence[str], part: Part, moment: Moment, running: Mapping[st
         yield "it does not say what would be decided now"
         return
     if (now[1], _verb(now[2])) != ("fair", _AT_REST[here > 0]):
-        yield f"policy {now[1]} would decide now that {now[2]!r}, and the cluster is at rest with {here} of its replicas"
+        yield f"policy {now[1]} would decide {now[2]!r} now, and the cluster is at rest with {here} of its replicas"
     # Why a job waits is written down anew at most once a minute, and what was decided is told with its age.
     for line in (now[2], decided[1] if decided and here else ""):
         yield from _wrong_numbers(line, part, moment, running)

@@ -370,9 +370,9 @@ def test_previous_logs_are_those_of_the_attempt_before(diflow: Cli) -> None:
     assert diflow("logs", "job").out == "learner-0 | again\n"
 
 
-def failed_check(made: SeenJob, name: str = "learner-0", **attempt: float) -> SeenPod:
+def failed_check(made: SeenJob) -> SeenPod:
     """An attempt whose node check has failed: its main container was never started."""
-    found = made.pod(name, **attempt).placed(1).ends(5, code=3, message="diflow-check: Error (exit code 3)")
+    found = made.pod("learner-0").placed(1).ends(5, code=3, message="diflow-check: Error (exit code 3)")
     assert found.pod is not None
     found.pod["metadata"]["name"] = "checked"
     ended = {"exitCode": 3, "startedAt": "2026-01-01T00:00:02Z", "finishedAt": "2026-01-01T00:00:03Z"}

@@ -30,12 +30,14 @@ AT_DAN = {"ann-gang-1": 4, "bob-train": 8, "cleo-gang": 4, "dan-train": 8}
 WAITS = """demo-queues/cleo-late waits for 2 replicas; priority normal, queue cleo, preemptible
 decided 3s ago: it waits: queue 'cleo' is capped at 4 gpu and has 0 gpu of that left; the gang needs 2 gpu
 the allocator runs (x, policy fair)
-now, policy fair would decide: it waits: queue 'cleo' is capped at 4 gpu and has 0 gpu of that left; the gang needs 2 gpu
+now, policy fair would decide: \
+it waits: queue 'cleo' is capped at 4 gpu and has 0 gpu of that left; the gang needs 2 gpu
 """
 SERVED = """demo-queues/ann-gang-2 waits for 4 replicas; priority normal, queue ann, preemptible
 decided 3s ago: it waits: queue 'ann' holds 4 of the 4 gpu that it deserves, and the gang needs 4 gpu more
 the allocator runs (x, policy fair)
-now, policy fair would decide: it waits: queue 'ann' holds 4 of the 4 gpu that it deserves, and the gang needs 4 gpu more
+now, policy fair would decide: \
+it waits: queue 'ann' holds 4 of the 4 gpu that it deserves, and the gang needs 4 gpu more
 """
 RUNS = """demo-queues/dan-train has 8 of 2-12 replicas; priority normal, queue dan, preemptible
 decided 3s ago: it starts: it gets 8 of the 12 replicas it asks for
