@@ -138,8 +138,9 @@ def node(task: str, *, attempt: str) -> str:
     """The node of a pod that is created without a gate, "" for other pods.
 
     The parameter `places` has the nodes of the first pods of a job, which have no others to wait for. It names the
-    attempt as well, and the time until which it holds: a pod that is created again later (by a retry, or after `argo
-    retry`) has a gate, whatever the parameter says. `attempt`: the expression of the pod's counted attempt.
+    Workflow and the attempt as well, and the time until which it holds: a pod of a copy (`argo resubmit`), or one that
+    is created again later (by a retry, or after `argo retry`), has a gate, whatever the parameter says. `attempt`: the
+    expression of the pod's counted attempt.
     """
     return f"{_PLACES}; {_node(task, attempt)}"
 
@@ -149,7 +150,7 @@ _PLACES = f"let p = fromJSON(workflow.parameters.{keys.PARAM_PLACES})"
 
 def _node(task: str, attempt: str) -> str:
     key = f"{_ROUND} + '/{task}/' + {_MEMBER} + '/' + {attempt} + '/' + string(retries)"
-    return f"now().Unix() < (p.until ?? 0) ? (p[{key}] ?? '') : ''"
+    return f"now().Unix() < (p.until ?? 0) and p.uid == workflow.uid ? (p[{key}] ?? '') : ''"
 
 
 def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:

@@ -94,7 +94,7 @@ def first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]
     if need is None or not capacity.fits(need):
         return []
     capacity.take(need)
-    return [patches.change_job(read, **patches.admission(at, now=now))]
+    return [patches.change_job(read, **patches.admission(read, at, now=now))]
 
 
 def allocated(read: JobRead, at: Allocation, *, but: Set[str] = frozenset()) -> Needs | None:

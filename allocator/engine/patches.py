@@ -282,10 +282,10 @@ def description(job: JobRead, decision: Mapping[str, Any]) -> str:
     return f"{submitted}{_WAITS}{decision['why']}"[:LONGEST_DESCRIPTION]
 
 
-def admission(allocation: Allocation, *, now: float) -> Json:
+def admission(job: JobRead, allocation: Allocation, *, now: float) -> Json:
     """The arguments of `change_job` that admit a job which has no pods yet: they are created on their nodes."""
     return {
-        "parameters": live(places=allocation.places(until=now + PLACES_SECONDS)),
+        "parameters": live(places=allocation.places(uid=job.identity.uid, until=now + PLACES_SECONDS)),
         "spec": {"suspend": None},
         "labels": {keys.ADMITTED: "true"},
     }

@@ -157,7 +157,7 @@ def _begin(
     if capacity is None or need is None or not job.may_begin or not capacity.fits(need):
         return patches.change_job(read, parameters=parameters, allocation=at, decision=decision, note=note)
     capacity.take(need)
-    admission = patches.admission(at, now=now)
+    admission = patches.admission(read, at, now=now)
     parameters |= admission.pop("parameters")
     return patches.change_job(read, parameters=parameters, allocation=at, decision=decision, note=note, **admission)
 

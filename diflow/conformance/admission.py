@@ -76,8 +76,10 @@ def _gang(lab: Lab, scenario: str) -> reading.Json:
 
 def _admit(lab: Lab, run: Run, *, until: float) -> None:
     """Admit the gang by one patch, as the allocator does."""
-    places = Allocation("1", {shapes.TASK: (_NODE,) * _REPLICAS}).places(until=until)
-    parameters = merged(given_parameters(run.workflow()), live(places=places))
+    workflow = run.workflow()
+    allocation = Allocation("1", {shapes.TASK: (_NODE,) * _REPLICAS})
+    places = allocation.places(uid=workflow["metadata"]["uid"], until=until)
+    parameters = merged(given_parameters(workflow), live(places=places))
     _patch(
         lab,
         run,

@@ -46,16 +46,16 @@ class Allocation:
         nodes = self.nodes.get(task, ())
         return nodes[index] if index < len(nodes) else ""
 
-    def places(self, *, until: float) -> str:
-        """The parameter `places`: the node of each replica's first pod, which is created without a gate until `until`
-        (seconds since 1970). See `diflow.workflows.expressions.node`."""
+    def places(self, *, uid: str, until: float) -> str:
+        """The parameter `places` of the Workflow with this uid: the node of each replica's first pod, which is created
+        without a gate until `until` (seconds since 1970). See `diflow.workflows.expressions.node`."""
         nodes = {
             f"{self.round}/{task}/{index}/0/0": node
             for task, names in self.nodes.items()
             for index, node in enumerate(names)
             if node
         }
-        return canonical_json({"until": int(until), **nodes})
+        return canonical_json({"until": int(until), "uid": uid, **nodes})
 
     def to_json(self) -> str:
         return canonical_json(

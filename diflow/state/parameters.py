@@ -266,7 +266,7 @@ def _frame(workflow: Object) -> _Fields:
         is_suspended=is_suspended and not awaits,
         awaits_admission=awaits,
         is_hidden=labels.get(keys.INSTANCE) == keys.INSTANCE_VALUE,
-        places_until=_until(places),
+        places_until=_until(places, untrusted.string(metadata.get("uid"))),
         parameters=given,
         dijob=untrusted.string(annotations.get(keys.DIJOB)),
         part=chain.part(workflow),
@@ -294,11 +294,13 @@ def _was_never_admitted(status: Object, given: Pairs) -> bool:
     return not made and dict(given).get(keys.PARAM_PLACES) == NOT_ADMITTED
 
 
-def _until(places: str) -> float:
-    """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all."""
+def _until(places: str, uid: str) -> float:
+    """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all, as in a copy of the
+    Workflow for which it was written (`argo resubmit`). Up to version 0.2 it has no uid, and holds in copies too."""
     if len(places) > MOST_WORKFLOW_BYTES or places in ("", NOT_ADMITTED, ADMITTED):
         return 0.0
-    return point_in_time(untrusted.mapping(places).get("until")) or 0.0
+    found = untrusted.mapping(places)
+    return point_in_time(found.get("until")) or 0.0 if found.get("uid", uid) == uid else 0.0
 
 
 def parameters(workflow: Object) -> Pairs:

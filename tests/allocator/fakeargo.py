@@ -699,7 +699,8 @@ class FakeCluster:
             return patch
         counted = len(member.tries) if live.replica_limit is not None else len(round_.attempts)
         key = f"{round_.of}/{member.task}/{member.text}/{counted - 1}/{len(latest.pods) - 1}"
-        node = live.places.get(key, "") if self.time.now() < live.places.get("until", 0) else ""
+        holds = self.time.now() < live.places.get("until", 0) and live.places.get("uid") == live.uid
+        node = live.places.get(key, "") if holds else ""
         if node:
             return {**patch, "nodeSelector": {keys.HOSTNAME: node}}
         gates = re.findall(r"{'name': '([^']*)'}", expression)

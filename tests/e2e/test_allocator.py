@@ -129,6 +129,22 @@ def test_a_resize_touches_only_the_difference(live: Live) -> None:
 
 
 @on_fake_nodes
+def test_a_copy_of_a_job_waits_for_places_of_its_own(live: Live, nodes: Zone) -> None:
+    """`argo resubmit` copies all parameters, those with the places of the admission among them."""
+    nodes.add("one", cpu=2)
+    name = submit(live, nodes.job("original", 2, seconds=3600))
+    until_running(live, name, 2)
+    copy = json.loads(live.argo("resubmit", name, "-o", "json"))["metadata"]["name"]
+    pods = wait_until("Argo has made its pods", lambda: found if len(found := live.pods(copy)) == 2 else None)
+    assert all(pod["spec"].get("schedulingGates") for pod in pods)
+    assert not any(keys.HOSTNAME in (pod["spec"].get("nodeSelector") or {}) for pod in pods)
+    wait_until("it says why it waits", lambda: "waits" in status(live, copy).message)
+    live.argo("delete", name)
+    until_running(live, copy, 2)
+    live.argo("delete", copy)
+
+
+@on_fake_nodes
 def test_a_preemptible_job_gives_way_to_a_higher_priority_and_comes_back(live: Live, nodes: Zone) -> None:
     nodes.add("only", cpu=4)
     low = submit(live, nodes.job("low", 2, bounds=(2, 4), seconds=25, backoff_limit=0))

@@ -14,12 +14,13 @@ from diflow.workflows import render
 from tests.builders import job, task
 
 
-def gang(places: Any = "{}", *, suspend: Any = True, held: Any = None, **status: Any) -> JobState:
+def gang(places: Any = "{}", *, suspend: Any = True, held: Any = None, uid: str = "", **status: Any) -> JobState:
     body = render(job(task(replicas=2), name="job", scheduling="gang"))
     for item in body["spec"]["arguments"]["parameters"]:
         if item["name"] == "places":
             item["value"] = places
     body["spec"]["suspend"] = suspend
+    body["metadata"]["uid"] = uid
     if held is not None:
         body["metadata"]["annotations"][keys.HELD] = held
     return JobState.parse({**body, "status": status})
@@ -96,14 +97,16 @@ def test_places_larger_than_any_are_not_parsed() -> None:
 
 def test_the_places_of_an_allocation_are_those_of_its_first_pods() -> None:
     at = Allocation("3", {"learner": ("a",), "worker": ("b", "", "a")})
-    text = at.places(until=1767323100.9)
+    text = at.places(uid="uid-job", until=1767323100.9)
     assert json.loads(text) == {
         "until": 1767323100,
+        "uid": "uid-job",
         "3/learner/0/0/0": "a",
         "3/worker/0/0/0": "b",
         "3/worker/2/0/0": "a",
     }
-    assert gang(text, suspend=None).places_until == 1767323100
+    assert gang(text, suspend=None, uid="uid-job").places_until == 1767323100
+    assert gang(text, suspend=None, uid="uid-of-a-copy").places_until == 0
 
 
 def test_the_keys_of_places_are_those_that_the_expression_asks_for() -> None:
@@ -113,4 +116,4 @@ def test_the_keys_of_places_are_those_that_the_expression_asks_for() -> None:
     values = {"inputs.parameters.round": "1", "inputs.parameters.member": "0", "inputs.parameters.attempt": "0",
               "string(retries)": "0"}  # fmt: skip
     key = "".join(values.get(part, part.strip("'")) for part in asked.split(" + "))
-    assert key in json.loads(Allocation("1", {"learner": ("a", "b")}).places(until=1))
+    assert key in json.loads(Allocation("1", {"learner": ("a", "b")}).places(uid="", until=1))
