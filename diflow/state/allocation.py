@@ -34,11 +34,12 @@ class Allocation:
 
     @property
     def is_placed(self) -> bool:
+        """Whether the job was placed in this round. Any of its places may have been taken back since (`has_node`)."""
         return any(self.nodes.values())
 
     @property
     def has_node(self) -> bool:
-        """Whether any replica has a node: the places of all of them may have been taken back."""
+        """Whether any replica has a node."""
         return any(any(names) for names in self.nodes.values())
 
     def node(self, task: str, index: int) -> str:
