@@ -152,13 +152,13 @@ def _moving(seen: Observation, latest: Latest) -> str:
 
 
 def _waits(seen: Observation, latest: Latest) -> str:
-    """Why replicas do not start: the most frequent reason, once for all replicas that share it."""
+    """Why replicas do not start or are not ready: the most frequent reason, once for all replicas that share it."""
     if seen.awaits_admission:
         return seen.gated or "waits to be admitted"
     reasons: dict[str, list[str]] = {}
     wanted = seen.wanted
     for key, attempt in latest.items():
-        if attempt.waiting and attempt.phase == "Pending" and key in wanted:
+        if attempt.waiting and attempt.phase in ("Pending", "Running") and key in wanted:
             reasons.setdefault(attempt.waiting, []).append(attempt.replica)
     if not reasons:
         return ""

@@ -49,7 +49,7 @@ class Attempt:
     node_id: str
     phase: str  # as of a pod: Pending, Running, Succeeded, Failed or Unknown
     message: str
-    waiting: str  # why it does not start, or ""
+    waiting: str  # why it does not start or is not ready, or ""
     exit_code: int | None
     host: str
     created: str
@@ -265,13 +265,14 @@ def _gated(decision: Decision | None) -> str:
 
 
 def waiting_reason(pod: Object, *, gated: str = "") -> str:
-    """Why a pod does not start and what to do about it, or "" if it is starting.
+    """Why a pod does not start and what to do about it, or why one that runs is not ready; "" if nothing is wrong.
 
     `gated` is the allocator's reason for a pod that it has not admitted.
     """
     status = pod.get("status") or {}
     if status.get("phase") not in (None, "", "Pending"):
-        return ""
+        node = (pod.get("spec") or {}).get("nodeName") or ""
+        return f"its node {node} does not answer" if _is_on_silent_node(status) else ""
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     if found := next(filter(None, map(_reason_of_container, statuses)), ""):
         return found
@@ -284,6 +285,14 @@ def waiting_reason(pod: Object, *, gated: str = "") -> str:
                 return f"waits to be admitted (gate {', '.join(gates)})" if gates else "waits to be admitted"
             return with_advice(_sentence(condition.get("reason") or "", condition.get("message") or ""))
     return ""
+
+
+def _is_on_silent_node(status: Object) -> bool:
+    """Kubernetes sets the condition Ready of such a pod to False, and keeps all that its kubelet wrote."""
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    ready, containers = conditions.get("Ready") or {}, conditions.get("ContainersReady") or {}
+    is_ready_but_for_it = containers.get("status") == "True" and not ready.get("reason")
+    return status.get("phase") == "Running" and ready.get("status") == "False" and is_ready_but_for_it
 
 
 def _reason_of_container(container: Object) -> str:

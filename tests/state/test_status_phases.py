@@ -342,6 +342,17 @@ def test_a_replica_that_stops_answering_makes_the_job_starting_and_not_reschedul
     assert status.ready_replicas == 2
 
 
+def test_the_message_names_the_node_that_does_not_answer() -> None:
+    """Kubernetes takes back the condition Ready of its pods, and leaves the rest as the kubelet wrote it."""
+    job = all_ready()
+    lost, slow = job.pods[1], job.pods[2]
+    lost._condition("ContainersReady", 5)
+    lost.unready(20)
+    slow._condition("ContainersReady", 20, status="False")
+    slow.unready(20)
+    assert job.derive().message == "1 of 3 replicas ready; collector-0: its node node-a does not answer"
+
+
 def test_a_new_round_counts_as_a_reschedule_and_old_pods_no_longer_count() -> None:
     status = new_round_runs().derive()
     assert history(status) == [("Pending", 0), ("Starting", 0), ("Rescheduling", 20), ("Running", 26)]
