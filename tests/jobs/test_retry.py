@@ -311,3 +311,23 @@ def test_an_earlier_attempt_that_argo_retry_has_reset_is_removed_when_the_last_o
     workflow = after_argo_retry(where=".round(0:1)").workflow()
     workflow["status"]["nodes"]["id-job.round(0:1)(1)"]["phase"] = "Succeeded"
     assert repair(workflow) is not None
+
+
+@pytest.mark.parametrize("is_repair", [False, True])
+@pytest.mark.parametrize(
+    ("places", "after"),
+    [('{"until":1767323100,"1/learner/0/0/0":"a"}', '{"until":0}'), ("{}", "{}"), ('{"until":0}', '{"until":0}')],
+)
+def test_new_pods_get_no_place_of_the_admission(places: str, after: str, is_repair: bool) -> None:
+    """Within two minutes of it they would be created without gates, on nodes that other jobs may have by now."""
+    if is_repair:
+        workflow = after_argo_retry(where=".round(0:1)").workflow()
+    else:
+        workflow = SeenJob("job", learner=1).all_ready().ended(9, "Failed").workflow()
+    workflow["spec"]["arguments"]["parameters"].append({"name": "places", "value": places})
+    answer = repair(workflow) if is_repair else retried(workflow, now=_NOW)
+    assert answer is not None
+    new = merge(workflow, answer[0])
+    given = [(item["name"], item["value"]) for item in new["spec"]["arguments"]["parameters"]]
+    before = [(item["name"], item["value"]) for item in workflow["spec"]["arguments"]["parameters"]]
+    assert given == [*before[:-1], ("places", after)]
