@@ -28,6 +28,7 @@ INSTANCE: Final = "workflows.argoproj.io/controller-instanceid"
 INSTANCE_VALUE: Final = "diflow"
 CHAIN: Final = "diflow/job"  # the name of a job with several Workflows, on all of them
 PART: Final = "diflow/part"  # "2" for the second
+RESUBMITTED: Final = "workflows.argoproj.io/resubmitted-from-workflow"  # of a copy that `argo resubmit` has made (Argo)
 
 # Annotations of the Workflow.
 DIJOB: Final = "diflow/dijob"  # the DIJob as submitted, JSON

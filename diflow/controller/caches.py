@@ -6,6 +6,7 @@ Workflows are kept compressed, as those of a thousand jobs would take hundreds o
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import zlib
@@ -25,6 +26,8 @@ from diflow.state import chain, untrusted
 
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
 STEPS: Final = f"{keys.STEP}=true"
+MOST_COPIES: Final = 8
+"""Of a DIJob's Workflows, in one look at it."""
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 _OF_NODE: Final = ("workflows.argoproj.io/node-id", "workflows.argoproj.io/node-name")
 _OF_SPEC: Final = ("arguments", "suspend", "shutdown", "ttlStrategy")
@@ -35,12 +38,11 @@ _OF_CONTAINER: Final = ("name", "ready", "started", "restartCount", "state", "la
 
 @dataclass(frozen=True, slots=True)
 class WorkflowRead:
-    """A Workflow that a DIJob owns. `packed` has what its status is derived from."""
+    """A Workflow that a DIJob owns. `packed` has what its status is derived from, `link` what `chain` reads."""
 
-    name: str
-    uid: str
     job: Key
     owner: str
+    link: chain.Object
     packed: bytes = field(repr=False)
 
     def unpack(self) -> Json:
@@ -98,12 +100,20 @@ class Caches:
         return found["read"] if found is not None else None
 
     def workflow(self, key: Key, owner: str) -> Json | None:
-        """The current Workflow of the DIJob with the uid `owner`."""
+        """The Workflow in which the job of the DIJob with the uid `owner` is now."""
+        parts = self._owned(key, owner)
+        current = chain.current(key[1], [part.link for part in parts.values()])
+        return parts[current["metadata"]["name"]].unpack() if current is not None else None
+
+    def copies(self, key: Key, owner: str) -> list[Json]:
+        """The Workflows that the DIJob with the uid `owner` owns because `argo resubmit` has copied its own; at most
+        `MOST_COPIES` of them."""
+        copied = (part for part in self._owned(key, owner).values() if chain.is_copy(part.link))
+        return [part.unpack() for part in itertools.islice(copied, MOST_COPIES)]
+
+    def _owned(self, key: Key, owner: str) -> dict[str, WorkflowRead]:
         with self._lock:
-            parts = [one for one in self._workflows.get(key, {}).values() if one.owner == owner]
-        current = chain.newest([part.unpack() for part in parts])
-        current.sort(key=chain.part)
-        return dict(current[-1]) if current else None
+            return {name: one for name, one in self._workflows.get(key, {}).items() if one.owner == owner}
 
     def pods_of(self, workflow: Json) -> list[Json]:
         """The pods of a Workflow."""
@@ -189,6 +199,8 @@ class Caches:
                 job = self._job_of.get((key[0], pod["workflow"])) if pod is not None else None
                 if job is not None:
                     changed.add(job)
+        if new is None and old is not None and self.dijob(named := (key[0], old["workflow"])) is not None:
+            changed.add(named)  # it may wait until the pods of an earlier Workflow are gone
         for job in changed:
             self._tell(job)
 
@@ -204,7 +216,7 @@ def _trim_workflow(obj: Json) -> Json | None:
         "status": untrusted.sub(obj, "status"),
     }
     packed = zlib.compress(json.dumps(kept).encode(), 1)
-    return {"read": WorkflowRead(metadata["name"], metadata["uid"], (metadata["namespace"], name), uid, packed)}
+    return {"read": WorkflowRead((metadata["namespace"], name), uid, chain.link(obj), packed)}
 
 
 def _trim_pod(obj: Json) -> Json:

@@ -4,6 +4,7 @@
     no Workflow, and the job has begun        Failed: somebody has deleted it
     a Workflow of its name that is not its    Failed; the other one is left alone
     its Workflow                              requests of the object go into the Workflow, and its state into the status
+    a copy of its Workflow (`argo resubmit`)  the object gives it up: it is a job of its own
     the step that waits for it has ended      it is stopped, or Failed if it has no Workflow yet
 
 Everything is read again in each look, and each write names the version that it is based on. So the process may be
@@ -35,6 +36,7 @@ from diflow.errors import (
     InvalidError,
     LostLeadershipError,
     NotFoundError,
+    UnauthorizedError,
     UnavailableError,
 )
 from diflow.jobs import dijobs, submit, v1alpha1
@@ -95,6 +97,7 @@ class Reconciler:
         self._coordinated = Coordinated(self._writer, clock=clock, wall=wall)
         self._failures: dict[Key, int] = {}
         self._conflicts: dict[Key, int] = {}
+        self._kept: dict[Key, set[str]] = {}
         self.refused: dict[Key, str] = {}
         """Why the last look at a job failed, by job."""
 
@@ -129,6 +132,7 @@ class Reconciler:
         if obj is None:
             self._forget(key)
             return None
+        self._release(key, obj)
         workflow = self._caches.workflow(key, obj.uid)
         if workflow is not None:
             return self._follow(key, obj, workflow)
@@ -140,10 +144,33 @@ class Reconciler:
         return self._start(key, obj) if found is None else self._taken(key, obj, found)
 
     def _forget(self, key: Key) -> None:
-        for table in (self._failures, self._conflicts, self.refused):
+        for table in (self._failures, self._conflicts, self._kept, self.refused):
             table.pop(key, None)
         for keeper in (self._writer, self._coordinated):
             keeper.forget(key)
+
+    def _release(self, key: Key, obj: DIJobRead) -> None:
+        """Take the owner reference to the object out of the copies of its Workflow. What fails with one of them is no
+        trouble of the job."""
+        for copy in self._caches.copies(key, obj.uid):
+            metadata = copy["metadata"]
+            if metadata["uid"] in self._kept.get(key, ()) or metadata.get("deletionTimestamp"):
+                continue
+            left = [one for one in untrusted.mappings(metadata.get("ownerReferences")) if one.get("uid") != obj.uid]
+            expected = {name: metadata[name] for name in ("uid", "resourceVersion")}
+            patch = {"metadata": {**expected, "ownerReferences": left or None}}
+            try:
+                self._writer.patch_workflow(copy, patch, what="release")
+            except LostLeadershipError:
+                raise
+            except (ConflictError, NotFoundError) as error:  # the next change of it calls for a look
+                log.debug("the copy has changed", job=key, workflow=metadata["name"], why=str(error))
+            except DiflowError as error:
+                log.warning("the copy stays the object's", job=key, workflow=metadata["name"], why=str(error))
+                if isinstance(error, InvalidError | UnauthorizedError):
+                    self._kept.setdefault(key, set()).add(metadata["uid"])
+            else:
+                log.info("copy released", job=key, workflow=metadata["name"])
 
     # --- without a Workflow -------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from diflow.state.status import ENDED
 
 Json = dict[str, Any]
 
-WHAT: Final = ("workflow", "status", "request", "stop", "pod")
+WHAT: Final = ("workflow", "status", "request", "stop", "release", "pod")
 """What is written, for the metrics."""
 
 log = structlog.get_logger("diflow.controller")

@@ -15,7 +15,7 @@ def staying(name: str, *, namespace: str | None = None, cluster: Cluster) -> str
     obj = dijobs.find(cluster, name, namespace=namespace)
     workflow = cluster.find(WORKFLOW, name, namespace=namespace) if obj is not None else None
     # That of an earlier object of the name is being deleted.
-    if obj is None or workflow is None or dijobs.owner(workflow)[1]:
+    if obj is None or workflow is None or dijobs.runs_in(workflow)[1]:
         return ""
     command = "diflow" if status.is_job(workflow) else "argo"
     return f"the Workflow {name} stays, as it is not of that DIJob; `{command} delete {name}` deletes it"

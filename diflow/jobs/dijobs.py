@@ -14,7 +14,7 @@ from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW, Kind
 from diflow.kube.refusals import UnknownKindError
-from diflow.state import untrusted
+from diflow.state import chain, untrusted
 from diflow.state.patches import canonical_json
 from diflow.state.status import PHASES, Condition, JobStatus
 
@@ -56,6 +56,15 @@ def owner(workflow: Mapping[str, Any]) -> tuple[str, str]:
         if reference.get("kind") == keys.KIND and group == keys.API_GROUP:
             return untrusted.string(reference.get("name")), untrusted.string(reference.get("uid"))
     return "", ""
+
+
+def runs_in(workflow: Mapping[str, Any]) -> tuple[str, str]:
+    """(name, uid) of the DIJob object whose job runs in a Workflow; empty text if none does.
+
+    An object may own other Workflows than its job's: `argo resubmit` copies owner references, and users can write them.
+    """
+    name, uid = owner(workflow)
+    return (name, uid) if chain.job_name(workflow) == name else ("", "")
 
 
 def owner_reference(name: str, uid: str) -> Json:

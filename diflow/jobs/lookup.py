@@ -85,7 +85,7 @@ def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = No
 
 def beside(job: Job, *, cluster: Cluster) -> Job | None:
     """The DIJob object that has the name of a job, and not its Workflow: it waits or has failed for that reason."""
-    if dijobs.owner(job.workflow)[1]:
+    if dijobs.runs_in(job.workflow)[1]:
         return None
     obj = dijobs.find(cluster, job.name, namespace=job.namespace or None)
     # The job may be the object itself, which has no Workflow.
@@ -160,7 +160,7 @@ def list_jobs(
     ]
     jobs += [job for job in ended if job.workflow["metadata"]["uid"] in present]
     # A DIJob and a Workflow of its name that it does not own are two jobs: the DIJob has failed for that reason.
-    owners = {dijobs.owner(job.workflow)[1] for job in jobs}
+    owners = {dijobs.runs_in(job.workflow)[1] for job in jobs}
     jobs += [
         _without_workflow(obj)
         for obj in dijobs.list_all(cluster, labels=labels, **where)

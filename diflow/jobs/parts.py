@@ -30,10 +30,8 @@ def newest(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json
     except NoNamespaceError:
         raise
     except NotFoundError:
-        left = chain.newest(all_of(cluster, name, namespace=namespace))
-        if not left:
-            return None
-        return cluster.find(WORKFLOW, left[-1]["metadata"]["name"], namespace=namespace)
+        left = chain.current(name, all_of(cluster, name, namespace=namespace))
+        return cluster.find(WORKFLOW, left["metadata"]["name"], namespace=namespace) if left is not None else None
     return last(cluster, found, namespace=namespace)
 
 
@@ -89,7 +87,7 @@ def all_of(cluster: Cluster, job: str, *, namespace: str | None = None) -> list[
         found = cluster.list_all(WORKFLOW, namespace=namespace, labels=f"{keys.CHAIN}={job}", metadata_only=True)
     except UnauthorizedError:  # a user who may get Workflows may not be allowed to list them
         return []
-    return sorted(found, key=chain.part)
+    return sorted((part for part in found if chain.job_name(part) == job), key=chain.part)
 
 
 def may_go_on(workflow: Json) -> bool:

@@ -68,9 +68,9 @@ def scale(
 
 
 def _of_object(cluster: Cluster, workflow: dict[str, Any], done: Scaled) -> changing.OfOther | None:
-    """The change of the DIJob object that owns the Workflow; None if there is none, or if its spec has these numbers
-    already, and only the Workflow has others."""
-    name, uid = dijobs.owner(workflow)
+    """The change of the DIJob object whose job runs in the Workflow; None if there is none, or if its spec has these
+    numbers already, and only the Workflow has others."""
+    name, uid = dijobs.runs_in(workflow)
     obj = dijobs.find(cluster, name, namespace=workflow["metadata"].get("namespace")) if uid else None
     if obj is None or obj["metadata"]["uid"] != uid:
         return None

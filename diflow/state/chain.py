@@ -7,7 +7,8 @@ continues the job in a second Workflow, and so on (docs/decisions/0006). Each pa
          <──continues────          <──continues────
 
 The annotation `continued-in` switches from one part to the next: a part that it does not name yet is a pending
-successor. Pure; it imports neither Hera nor pydantic, because `diflow list` runs it on a thousand Workflows.
+successor. `argo resubmit` copies labels and annotations: the copy of a part is the first Workflow of another job. Pure;
+it imports neither Hera nor pydantic, because `diflow list` runs it on a thousand Workflows.
 """
 
 from __future__ import annotations
@@ -26,30 +27,44 @@ _DIGEST: Final = 6
 _LONGEST: Final = 253
 
 
+def is_copy(workflow: Object) -> bool:
+    """Whether `argo resubmit` made it of another Workflow. It is the first one of its job: what it says of earlier ones
+    is of the job that it was made of."""
+    return bool(_labels(workflow).get(keys.RESUBMITTED))
+
+
 def job_name(workflow: Object) -> str:
     """The job's name: the name of its first Workflow."""
+    if is_copy(workflow):
+        return _name(workflow)
     return untrusted.string(_labels(workflow).get(keys.CHAIN), most=_LONGEST) or _name(workflow)
 
 
 def part(workflow: Object) -> int:
     """1 for the Workflow that was submitted, 2 for the one that continues it, and so on."""
+    if is_copy(workflow):
+        return 1
     number = untrusted.whole(_labels(workflow).get(keys.PART), most=MOST_PARTS)
     return number or 1
 
 
 def continued_in(workflow: Object) -> str:
     """The name of the Workflow in which the job continues, or ""."""
+    if is_copy(workflow) and _labels(workflow).get(keys.CHAIN) != _name(workflow):
+        return ""  # a copied annotation: the patch that continues this job sets the label, too
     return untrusted.string(_annotations(workflow).get(keys.CONTINUED_IN), most=_LONGEST)
 
 
 def submitted(workflow: Object) -> str:
     """When the job was submitted (RFC 3339)."""
-    created = untrusted.sub(workflow, "metadata").get("creationTimestamp")
-    return untrusted.time(_annotations(workflow).get(keys.SUBMITTED)) or untrusted.time(created)
+    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
+    return created if is_copy(workflow) else untrusted.time(_annotations(workflow).get(keys.SUBMITTED)) or created
 
 
 def continues(workflow: Object) -> tuple[str, str]:
     """(name, uid) of the Workflow that this one continues; empty text for the first part."""
+    if is_copy(workflow):
+        return "", ""
     annotations = _annotations(workflow)
     return (
         untrusted.string(annotations.get(keys.CONTINUES), most=_LONGEST),
@@ -62,8 +77,8 @@ def link(workflow: Object) -> Object:
     metadata = untrusted.sub(workflow, "metadata")
     return {
         "metadata": {
-            **{name: metadata.get(name) for name in ("namespace", "name", "uid")},
-            "labels": _some(_labels(workflow), (keys.CHAIN, keys.PART)),
+            **{name: metadata.get(name) for name in ("namespace", "name", "uid", "creationTimestamp")},
+            "labels": _some(_labels(workflow), (keys.CHAIN, keys.PART, keys.RESUBMITTED)),
             "annotations": _some(_annotations(workflow), (keys.CONTINUES, keys.CONTINUES_UID, keys.CONTINUED_IN)),
         }
     }
@@ -78,6 +93,38 @@ def newest(workflows: Iterable[Object]) -> list[Object]:
     found = list(workflows)
     by_name = {(_space(w), _name(w)): w for w in found}
     return [w for w in found if not _is_superseded(w, by_name) and not _is_pending_successor(w, by_name)]
+
+
+def current(job: str, workflows: Iterable[Object]) -> Object | None:
+    """The Workflow in which this job is now, of those of its namespace: the one of its name, or the last of those that
+    continue it. None if there is none.
+
+    Anybody can write labels and annotations, so a Workflow continues another one only if both name each other. Where
+    the next one is gone, the job is in the oldest of the Workflows that continue one which is gone.
+    """
+    known = {_name(workflow): workflow for workflow in workflows}
+    at = _last(known.get(job), known)
+    if at is not None and continued_in(at) in ("", *known):
+        return at
+    above = part(at) if at is not None else 1
+    heads = (w for w in known.values() if job_name(w) == job and continues(w)[0] not in ("", *known))
+    return _last(min((w for w in heads if part(w) > above), key=_age, default=None), known) or at
+
+
+def _last(workflow: Object | None, known: Mapping[str, Object]) -> Object | None:
+    """The Workflow of `known`, by name, in which the job of this one is now."""
+    while workflow is not None:
+        after = known.get(continued_in(workflow))
+        here = _name(workflow), untrusted.sub(workflow, "metadata").get("uid")
+        if after is None or continues(after) != here or part(after) <= part(workflow):
+            break
+        workflow = after
+    return workflow
+
+
+def _age(workflow: Object) -> tuple[bool, str, str]:
+    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
+    return not created, created, _name(workflow)
 
 
 def _is_superseded(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:

@@ -149,6 +149,34 @@ def test_scale_changes_the_spec_of_the_object_and_not_the_workflow(diflow: Cli) 
     assert sent.body["metadata"]["resourceVersion"]
 
 
+def copied(diflow: Cli) -> None:
+    """A copy by `argo resubmit` of the Workflow of the job, which the object owns as well."""
+    original = diflow.api.objects[WORKFLOW.path("default")]["job"]
+    metadata = original["metadata"]
+    labels = {**metadata["labels"], keys.RESUBMITTED: "job"}
+    made = {**metadata, "name": "job-x7k2p", "uid": "uid-copy", "labels": labels}
+    diflow.api.add(WORKFLOW, {**original, "metadata": made})
+
+
+def test_scale_of_a_copy_changes_the_copy_and_not_the_object(diflow: Cli) -> None:
+    before = gang(diflow, task("learner"))
+    copied(diflow)
+    result = diflow("scale", "job-x7k2p", "--replicas", "3")
+    assert (result.code, diflow.api.objects[DIJOB.path("default")]["job"]) == (0, before)
+    (sent,) = diflow.api.seen("PATCH")
+    assert sent.path.endswith("/workflows/job-x7k2p")
+
+
+def test_a_job_is_listed_beside_a_copy_of_its_workflow_which_is_gone(diflow: Cli) -> None:
+    gang(diflow, task("learner"))
+    copied(diflow)
+    rows = [line.split()[0] for line in diflow("list").out.splitlines()[1:]]
+    assert sorted(rows) == ["job", "job-x7k2p"]
+    diflow.api.remove(WORKFLOW, "job")
+    rows = [line.split()[0] for line in diflow("list").out.splitlines()[1:]]
+    assert sorted(rows) == ["job", "job-x7k2p"]
+
+
 def test_scale_of_a_preemptible_job_sets_the_bounds_in_the_spec(diflow: Cli) -> None:
     workers = task("none", name="worker", replicas=2).model_copy(update={"min_replicas": 1, "max_replicas": 4})
     gang(diflow, workers, preemptible=True)

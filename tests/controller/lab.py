@@ -299,6 +299,22 @@ class Lab:
     def delete(self, name: str = "job") -> None:
         self.api.remove(DIJOB, name)
 
+    def resubmit(self, workflow: str = "job", *, name: str = "") -> str:
+        """`argo resubmit`: a copy with the labels, annotations and owner references of a Workflow."""
+        known = copy.deepcopy(self.workflows()[workflow])
+        metadata = known["metadata"]
+        made = name or f"{workflow}-x7k2p"
+        labels = {**metadata["labels"], keys.RESUBMITTED: workflow}
+        of_copy = {
+            "name": made,
+            "uid": f"copy-{next(self._numbers)}",
+            "creationTimestamp": self.cluster._time(),
+            "labels": {key: value for key, value in labels.items() if not key.endswith(("/phase", "/completed"))},
+            **{field: metadata[field] for field in ("annotations", "ownerReferences")},
+        }
+        self.api.add(WORKFLOW, {**known, "metadata": of_copy, "status": {}})
+        return made
+
     # --- what is so ---------------------------------------------------------------------------------------------------
 
     def dijobs(self, namespace: str = "default") -> dict[str, Json]:

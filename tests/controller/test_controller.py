@@ -269,6 +269,131 @@ def test_a_job_waits_until_the_workflow_of_an_earlier_object_of_its_name_is_dele
     assert at.workflows()["job"]["metadata"]["ownerReferences"][0]["uid"] != old
 
 
+# --- Workflows that the object owns, and that are not its job's -------------------------------------------------------
+
+
+def owners(at: Lab, workflow: str) -> list[str]:
+    return [one["name"] for one in at.workflows()[workflow]["metadata"].get("ownerReferences") or []]
+
+
+@pytest.mark.parametrize("end", ["Succeeded", "Failed"])
+def test_a_copy_by_argo_resubmit_is_another_job_which_does_not_end_this_one(end: str) -> None:
+    with lab(runs=lambda _: (600.0, 0)) as at:
+        at.apply(ttlSecondsAfterFinished=60)
+        at.until(lambda: at.phase() == "Running", "it runs")
+        made = at.resubmit()
+        at.ends(made, end)
+        for _ in range(20):
+            at.step(5.0)
+        assert (at.phase(), list(at.dijobs())) == ("Running", ["job"])
+        assert owners(at, "job") == ["job"]
+        assert owners(at, made) == [], "the object has given it up"
+
+
+def test_a_copy_of_an_ended_job_outlives_the_object(at: Lab) -> None:
+    at.apply(ttlSecondsAfterFinished=60)
+    at.until(lambda: at.phase() == "Succeeded", "it has succeeded")
+    made = at.resubmit()
+    at.step()
+    before = at.status()
+    at.ends(made, "Running")
+    at.rest()
+    assert at.status() == before
+    for _ in range(16):
+        at.step(5.0)
+    assert (at.dijobs(), list(at.workflows())) == ({}, [made])
+
+
+def test_a_copy_without_its_original_is_not_the_job(at: Lab) -> None:
+    at.apply(tasks=[{"type": "learner"}])
+    at.until(lambda: at.phase() == "Running", "it runs")
+    at.api.fail(status(403, "no"), method="PATCH", path="workflows", times=1000)
+    made = at.resubmit()
+    at.api.remove(WORKFLOW, "job")
+    at.rest()
+    assert at.phase() == "Failed"
+    assert "was deleted before the end of the job was seen" in at.message()
+    assert owners(at, made) == ["job"]
+
+
+def test_a_copy_that_cannot_be_given_up_is_tried_once_and_is_no_trouble_of_the_job(at: Lab) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner"}])
+    at.rest()
+    at.api.fail(status(403, "no"), method="PATCH", path="job-x7k2p", times=1000)
+    made = at.resubmit()
+    at.rest()
+    at.cluster.edit(made, profilings='{"speed": 1}')
+    at.rest()
+    assert len(at.api.seen("PATCH", made)) == 1
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 3}])
+    at.rest()
+    assert (replicas(at), replicas(at, made)) == ({"learner": 3}, {"learner": 1})
+    assert at.process is not None
+    assert at.process.controller.reconciler.refused == {}
+
+
+def test_many_copies_are_given_up_some_in_each_look(at: Lab) -> None:
+    at.apply(scheduling="gang")
+    at.rest()
+    made = [at.resubmit(name=f"job-c{i}") for i in range(20)]
+    at.rest()
+    assert {tuple(owners(at, name)) for name in made} == {()}
+
+
+def test_copies_of_the_parts_of_a_long_job_are_not_its_parts(at: Lab) -> None:
+    second = at_second_part(at)
+    at.resubmit("job", name="job-a")
+    at.resubmit(second, name="job-s2-a")
+    forged = at.resubmit(second, name="job-s9")
+    strip(at, forged, keys.RESUBMITTED, part="9")
+    for name in ("job-a", "job-s2-a", forged):
+        at.ends(name, "Failed")
+    at.rest()
+    assert at.phase() != "Failed"
+    at.api.remove(WORKFLOW, "job")
+    at.rest()
+    assert at.phase() != "Failed", "the part of the job is older than the forged one"
+    at.ends(second, "Succeeded")
+    at.until(lambda: at.phase() == "Succeeded", "its own part has ended")
+
+
+@pytest.mark.parametrize("links", [{}, {keys.CONTINUES: "job", keys.CONTINUES_UID: "job"}, {keys.CONTINUED_IN: "job"}])
+def test_a_workflow_with_forged_owners_and_labels_does_not_change_the_status(links: dict[str, str]) -> None:
+    with lab(runs=lambda _: (600.0, 0)) as at:
+        at.apply()
+        at.until(lambda: at.phase() == "Running", "it runs")
+        uid = at.workflows()["job"]["metadata"]["uid"]
+        links = {key: uid if key == keys.CONTINUES_UID else value for key, value in links.items()}
+        made = at.resubmit(name="job-s2")
+        strip(at, made, keys.RESUBMITTED, part="2", **links)
+        at.ends(made, "Failed")
+        at.rest()
+        assert at.phase() == "Running"
+
+
+def at_second_part(at: Lab) -> str:
+    """A job that continues in its second Workflow."""
+    worker = {"name": "worker", "replicas": 2, "minReplicas": 1, "maxReplicas": 4}
+    at.apply(scheduling="gang", preemptible=True, tasks=[worker])
+    at.rest()
+    second = successor(at.workflows()["job"], name="job-s2", parameters={}, annotations={})
+    made = {"uid": "part-2", "creationTimestamp": at.cluster._time()}
+    at.api.add(WORKFLOW, {**second, "metadata": {**second["metadata"], **made}, "status": {}})
+    at.cluster.annotate("job", **{keys.CONTINUED_IN.removeprefix("diflow/"): "job-s2"})
+    at.rest()
+    return "job-s2"
+
+
+def strip(at: Lab, name: str, label: str, *, part: str, **annotations: str) -> None:
+    """Take a label from a Workflow, and let it claim to be a part of the job."""
+    workflow = at.workflows()[name]
+    metadata = workflow["metadata"]
+    labels = {key: value for key, value in metadata["labels"].items() if key != label}
+    labels |= {keys.CHAIN: "job", keys.PART: part}
+    claims = {"labels": labels, "annotations": {**metadata["annotations"], **annotations}}
+    at.api.add(WORKFLOW, {**workflow, "metadata": {**metadata, **claims}})
+
+
 # --- what is missing --------------------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,14 @@ def long(diflow: Cli) -> Long:
     return Long(diflow)
 
 
+def resubmitted(diflow: Cli, body: dict[str, Any], name: str, **labels: str) -> dict[str, Any]:
+    """A copy by `argo resubmit`: it keeps labels, annotations and owners."""
+    metadata = body["metadata"]
+    labels = {**metadata["labels"], keys.RESUBMITTED: metadata["name"], **labels}
+    made = {**metadata, "name": name, "uid": f"uid-{name}", "labels": labels, "creationTimestamp": at(900)}
+    return diflow.api.add(WORKFLOW, {**body, "metadata": made})
+
+
 # --- which one it is --------------------------------------------------------------------------------------------------
 
 
@@ -134,6 +142,53 @@ def test_parts_that_are_gone_leave_the_job_where_it_is(diflow: Cli, long: Long) 
         diflow.api.remove(WORKFLOW, name)
         found = lookup.get("long", cluster=diflow.api.cluster())
         assert (found.workflow["metadata"]["name"], found.name) == ("long-s3", "long")
+
+
+def test_a_copy_of_a_part_is_another_job(diflow: Cli, long: Long) -> None:
+    cluster = diflow.api.cluster()
+    long.go_on()
+    resubmitted(diflow, long.before, "long-a")
+    resubmitted(diflow, long.body, "long-s2-a")
+    assert sorted(lookup.names(cluster=cluster)) == ["long", "long-a", "long-s2-a"]
+    found = lookup.get("long-a", cluster=cluster)
+    assert (found.name, found.workflow["metadata"]["name"], found.created) == ("long-a", "long-a", at(900))
+    assert "went on" not in found.status.message
+    diflow.api.remove(WORKFLOW, "long")
+    assert lookup.get("long", cluster=cluster).workflow["metadata"]["name"] == "long-s2"
+    assert diflow("delete", "long-s2-a").code == 0
+    assert sorted(diflow.api.objects[WORKFLOW.path("default")]) == ["long-a", "long-s2"]
+    assert diflow("delete", "long").code == 0
+    assert sorted(diflow.api.objects[WORKFLOW.path("default")]) == ["long-a"]
+
+
+def test_a_copy_of_a_part_goes_on_in_parts_of_its_own(diflow: Cli, long: Long) -> None:
+    long.go_on()
+    copy = resubmitted(diflow, long.body, "again")
+    after = successor(copy, name="again-s2", parameters={}, annotations={})
+    after["metadata"]["uid"] = "uid-again-s2"
+    assert (chain.job_name(after), chain.part(after)) == ("again", 2)
+    named = {**copy["metadata"]["annotations"], keys.CONTINUED_IN: "again-s2"}
+    labels = {**copy["metadata"]["labels"], keys.CHAIN: "again", keys.PART: "1"}
+    copy = {**copy, "metadata": {**copy["metadata"], "annotations": named, "labels": labels}}
+    assert chain.current("again", [copy, after, long.before, long.body]) is after
+
+
+def test_links_that_one_side_alone_has_make_no_part(long: Long) -> None:
+    long.go_on()
+    first, second = long.before, long.body
+    assert chain.current("long", [first, second]) is second
+    assert chain.current("long", []) is None
+
+    def claims(name: str, created: float, **more: str) -> dict[str, Any]:
+        annotations = {**second["metadata"]["annotations"], **more}
+        made = {**second["metadata"], "name": name, "annotations": annotations, "creationTimestamp": at(created)}
+        return {**second, "metadata": made}
+
+    assert chain.current("long", [claims("a", 1), first, second]) is second
+    assert chain.current("long", [second, claims("a", 901)]) is second, "of two, the older one"
+    ring = claims("b", 902, **{keys.CONTINUED_IN: "b", keys.CONTINUES: "b"})
+    assert chain.current("long", [ring, second]) is second
+    assert chain.current("long", [ring]) is None
 
 
 def test_another_workflow_that_has_the_name_by_now_is_not_taken_for_the_next_part(diflow: Cli, long: Long) -> None:
