@@ -593,7 +593,11 @@ class DIJob(_Model):
         return build(self)
 
     def submit(self, *, cluster: Cluster | None = None) -> Self:
-        """Create the job's Workflow. Raises ConflictError if the name is taken. Returns the job with its namespace."""
+        """Create the job's Workflow. Returns the job with its namespace.
+
+        Waits up to a minute until the pods of an earlier job of this name are gone. Raises ConflictError if they stay,
+        or the name is taken.
+        """
         from diflow.jobs import submit  # noqa: PLC0415
 
         return submit.submit(self, cluster=cluster)

@@ -92,8 +92,9 @@ def submit(
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
     if dry_run is DryRun.SERVER or only is None:  # of several, none is created if one is rejected
-        checked = [_create(job, cluster, form, dry_run=True) for job in wanted]
-        if dry_run is DryRun.SERVER:
+        is_only_check = dry_run is DryRun.SERVER
+        checked = [_create(job, cluster, form, dry_run=True, waits=not is_only_check) for job in wanted]
+        if is_only_check:
             shown(checked)
             named = ", ".join(job.name for job in wanted)
             note(f"the cluster would accept {'job' if only else 'the jobs'} {named}; nothing was created")
@@ -117,12 +118,23 @@ def submit(
         return _follow(name, cluster, watch=watch, logs=logs, limit=limit)
 
 
-def _create(job: DIJob, cluster: Cluster, form: Form, *, dry_run: bool = False) -> DIJob:
-    """Create the job's Workflow or its DIJob object. Returns the job with its namespace."""
-    from diflow.jobs import dijobs, submit  # noqa: PLC0415
+def _create(job: DIJob, cluster: Cluster, form: Form, *, dry_run: bool = False, waits: bool = True) -> DIJob:
+    """Create the job's Workflow or its DIJob object. Returns the job with its namespace. `waits`: for the pods of an
+    earlier Workflow of its name."""
+    from diflow.jobs import dijobs, earlier_pods, submit  # noqa: PLC0415
+
+    def wait_for_pods(cluster: Cluster, name: str, *, namespace: str) -> None:
+        limit = f"(for up to {earlier_pods.WAIT_SECONDS:.0f} s)"
+        earlier_pods.wait(cluster, name, namespace=namespace, on_wait=lambda why: note(f"waits {limit}: {why}"))
+
+    def tell_of_pods(cluster: Cluster, name: str, *, namespace: str) -> None:
+        try:
+            earlier_pods.check(cluster, name, namespace=namespace)
+        except earlier_pods.EarlierPodsError as error:
+            note(f"job {name} would wait: {error}")
 
     if form is Form.WORKFLOW:
-        return submit.submit(job, cluster=cluster, dry_run=dry_run)
+        return submit.submit(job, cluster=cluster, dry_run=dry_run, check_pods=wait_for_pods if waits else tell_of_pods)
     placed = job.model_copy(update={"namespace": job.namespace or cluster.namespace})
     dijobs.create(placed, cluster=cluster, dry_run=dry_run)
     return placed

@@ -39,7 +39,7 @@ from diflow.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from diflow.jobs import dijobs, submit, v1alpha1
+from diflow.jobs import dijobs, earlier_pods, submit, v1alpha1
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
@@ -195,6 +195,7 @@ class Reconciler:
                 owner=dijobs.owner_reference(obj.name, obj.uid),
                 before_create=self._elector.check,
                 check_ready=self._prerequisites.check,
+                check_pods=earlier_pods.check,
                 rendering=v1alpha1.render if obj.has_coordinator else None,
             )
         except InvalidError as error:

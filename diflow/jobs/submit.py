@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from diflow import bounds, keys
 from diflow.errors import ConflictError, InvalidError, UnauthorizedError, UnavailableError
-from diflow.jobs import parts, prerequisites
+from diflow.jobs import earlier_pods, parts, prerequisites
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.state import untrusted
@@ -28,6 +28,13 @@ class CheckReady(Protocol):
         """Raises UnavailableError that names what is missing."""
 
 
+class CheckPods(Protocol):
+    """As `earlier_pods.check`."""
+
+    def __call__(self, cluster: Cluster, name: str, *, namespace: str) -> None:
+        """Raises ConflictError that names pods."""
+
+
 def submit(
     job: AnyJob,
     *,
@@ -36,6 +43,7 @@ def submit(
     owner: Mapping[str, Any] | None = None,
     before_create: Callable[[], object] = lambda: None,
     check_ready: CheckReady = prerequisites.check_ready,
+    check_pods: CheckPods = earlier_pods.wait,
     rendering: Callable[[DIJob], dict[str, Any]] | None = None,
 ) -> AnyJob:
     """Create the job's Workflow. Returns the job with its namespace and scheduling set.
@@ -43,14 +51,15 @@ def submit(
     A job without `scheduling` is left to the allocator if the cluster has one. One without
     `ttl_seconds_after_finished` has that of the cluster.
 
-    Everything is checked before an object is created: the prerequisites (accounts, priority class, Argo), and the
-    Workflow, by a dry run of the API server. So a rejected job leaves nothing behind. `dry_run` stops there.
+    Everything is checked before an object is created: the prerequisites (accounts, priority class, Argo), the Workflow,
+    by a dry run of the API server, and that no pods of an earlier Workflow of this name are left. So a rejected job
+    leaves nothing behind. `dry_run` stops there.
 
     `owner`: the owner reference of the Workflow of a DIJob object. `before_create` is called immediately before the
-    Workflow is created. `check_ready` checks the prerequisites. `rendering` makes the Workflow, by default that of a
-    v2alpha1 job.
+    Workflow is created. `check_ready` checks the prerequisites. `check_pods` looks for the pods of an earlier Workflow,
+    by default for a minute until they are gone. `rendering` makes the Workflow, by default that of a v2alpha1 job.
 
-    Raises ConflictError if the name is taken.
+    Raises ConflictError if the name is taken, or pods of an earlier Workflow stay.
     """
     from diflow.workflows import render  # noqa: PLC0415 (Hera takes half a second to import)
 
@@ -72,6 +81,7 @@ def submit(
     if owner is not None:
         body["metadata"]["ownerReferences"] = [dict(owner)]
     _create(cluster, body, namespace=namespace, dry_run=True)
+    check_pods(cluster, job.name, namespace=namespace)
     if not dry_run:
         before_create()
         _create(cluster, body, namespace=namespace, dry_run=False)

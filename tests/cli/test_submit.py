@@ -13,7 +13,7 @@ from diflow.cli.main import code_of
 from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from tests.builders import manifest, template
 from tests.cli.runner import Cli, run, the_service
-from tests.kube.fakeapi import status
+from tests.kube.fakeapi import Request, status
 from tests.state.seen import SeenJob
 
 _PYTHON = """
@@ -232,6 +232,72 @@ def test_a_dry_run_on_the_server_makes_nothing(diflow: Cli) -> None:
     assert "nothing was created" in result.err
     assert yaml.safe_load(result.out)["metadata"]["namespace"] == "default"
     assert workflows(diflow) == []
+
+
+def earlier_pods(diflow: Cli, *, are_read: int | None = None) -> None:
+    """Pods of an earlier Workflow, which are gone when they were read so often (None: they stay)."""
+    labels = {"workflows.argoproj.io/workflow": "job"}
+    going = {"name": "job-learner-1", "labels": labels, "deletionTimestamp": "2026-11-21T09:40:44Z"}
+    diflow.api.add(POD, {"metadata": going})
+    diflow.api.add(POD, {"metadata": {"name": "job-learner-2", "labels": labels}})
+    left = [are_read]
+
+    def rule(request: Request) -> None:
+        if request.method == "GET" and request.path.endswith("/pods") and left[0] is not None:
+            left[0] -= 1
+            if left[0] < 0:
+                diflow.api.objects[POD.path("default")].clear()
+
+    diflow.api.rule(rule)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses take no time."""
+    monkeypatch.setattr("diflow.jobs.earlier_pods._PAUSE_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_submission_waits_for_the_pods_of_an_earlier_workflow_and_says_so_once(diflow: Cli, count: int) -> None:
+    diflow.prepare()
+    earlier_pods(diflow, are_read=3)
+    jobs = [{**manifest(), "metadata": {"name": name}} for name in ("job", "other")[:count]]
+    result = diflow("submit", "--all", diflow.file("jobs.yaml", "---\n".join(map(yaml.safe_dump, jobs))))
+    assert result.code == 0
+    assert result.out.splitlines()[0] == "job"
+    (line,) = [line for line in result.err.splitlines() if line.startswith("waits")]
+    assert line.startswith("waits (for up to 60 s): there are pods of an earlier Workflow job in the namespace")
+    assert "job-learner-2, job-learner-1 (is being deleted). Wait until" in line
+
+
+def test_pods_that_stay_are_named_after_a_minute_and_nothing_is_made(
+    diflow: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diflow.prepare()
+    earlier_pods(diflow)
+    monkeypatch.setattr("diflow.jobs.earlier_pods.WAIT_SECONDS", 0.0)
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert (result.code, workflows(diflow)) == (4, [])
+    assert "error: there are pods of an earlier Workflow job" in result.err
+    assert "job-learner-2, job-learner-1 (is being deleted)" in result.err
+
+
+def test_a_dry_run_on_the_server_says_that_the_job_would_wait_for_pods(diflow: Cli) -> None:
+    diflow.prepare()
+    earlier_pods(diflow)
+    result = diflow("submit", diflow.file("job.yaml", manifest()), "--dry-run=server")
+    assert result.code == 0
+    assert "job job would wait: there are pods of an earlier Workflow job" in result.err
+    assert "nothing was created" in result.err
+    assert len(diflow.api.seen("GET", "/pods")) == 1
+
+
+def test_a_name_that_is_taken_is_said_before_its_pods(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.has(SeenJob("job", learner=1).all_ready())
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert "there is a Workflow job in the namespace 'default' already" in result.err
 
 
 def test_submit_and_wait_ends_as_the_job_does(diflow: Cli) -> None:

@@ -11,7 +11,7 @@ import pytest
 from diflow import keys
 from diflow.controller.workqueue import Key
 from diflow.jobs.dijobs import DIJOB
-from diflow.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, WORKFLOW, Kind
+from diflow.kube.kinds import CONFIG_MAP, POD, SERVICE_ACCOUNT, WORKFLOW, Kind
 from diflow.state.health import HealthState
 from diflow.state.parameters import JobState
 from diflow.workflows.successor import successor
@@ -267,6 +267,61 @@ def test_a_job_waits_until_the_workflow_of_an_earlier_object_of_its_name_is_dele
     at.collect = collect  # type: ignore[method-assign]
     at.until(lambda: at.phase() == "Succeeded", "it runs then", seconds=120)
     assert at.workflows()["job"]["metadata"]["ownerReferences"][0]["uid"] != old
+
+
+def keep_pods(at: Lab) -> None:
+    """The pods of deleted Workflows stay, as in their grace period."""
+
+    def collect() -> None:
+        pods = at.pods()
+        Lab.collect(at)
+        for name in pods.keys() - at.pods().keys():
+            metadata = {**pods[name]["metadata"], "deletionTimestamp": at.cluster._time()}
+            at.api.add(POD, {**pods[name], "metadata": metadata})
+
+    at.collect = collect  # type: ignore[method-assign]
+
+
+def pod(at: Lab, name: str, *, of: str, **labels: str) -> None:
+    """A pod with the label of a Workflow that it is not of, on a machine that the fake kubelets do not know."""
+    metadata = {"name": name, "labels": {"workflows.argoproj.io/workflow": of, **labels}}
+    at.api.add(POD, {"metadata": metadata, "spec": {"nodeName": "elsewhere"}, "status": {"phase": "Running"}})
+
+
+def test_a_job_waits_until_the_pods_of_an_earlier_workflow_of_its_name_are_gone() -> None:
+    with lab(runs=lambda _: (600.0, 1)) as at:
+        at.apply(backoffLimit=0, tasks=[{"type": "learner"}, {"type": "collector", "replicas": 6}])
+        at.until(lambda: at.phase() == "Running", "it runs")
+        keep_pods(at)
+        at.cluster.grace_seconds = 40.0
+        at.delete()
+        at.apply(backoffLimit=0)
+        for _ in range(30):
+            at.step()
+        assert (at.phase(), at.workflows()) == ("Pending", {})
+        assert "there are pods of an earlier Workflow job in the namespace 'default'" in at.message()
+        assert "(is being deleted)" in at.message()
+        assert "and 4 more" in at.message()
+        for name in at.pods():
+            at.api.remove(POD, name)
+        at.step()
+        assert list(at.workflows()) == ["job"], "the end of the last pod calls for a look"
+        at.until(lambda: at.phase() == "Running", "it runs then")
+
+
+def test_a_pod_of_others_with_the_label_holds_that_job_alone_and_is_named(at: Lab) -> None:
+    pod(at, "theirs", of="job")
+    at.apply()
+    at.apply("other")
+    at.until(lambda: at.phase("other") == "Succeeded", "the other one runs")
+    assert (at.phase(), list(at.workflows())) == ("Pending", ["other"])
+    assert "for those of the new one: theirs. Wait until they are gone, and delete those that stay" in at.message()
+    for i in range(100):
+        pod(at, f"theirs-{i}", of="job")
+    at.until(lambda: "and at least 17 more" in at.message(), "it is read in part", seconds=90)
+    for name in [name for name in at.pods() if name.startswith("theirs")]:
+        at.api.remove(POD, name)
+    at.until(lambda: at.phase() == "Succeeded", "it runs then", seconds=120)
 
 
 # --- Workflows that the object owns, and that are not its job's -------------------------------------------------------

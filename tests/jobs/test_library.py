@@ -10,9 +10,9 @@ import pytest
 from diflow import ConflictError, JobFailedError, NotFoundError, keys
 from diflow.errors import InvalidError
 from diflow.job import Topology
-from diflow.jobs import lookup
+from diflow.jobs import earlier_pods, lookup
 from diflow.jobs.prerequisites import image_version
-from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, POD, WORKFLOW
 from tests.builders import job
 from tests.cli.runner import Cli, play
 from tests.kube.fakeapi import status
@@ -37,6 +37,24 @@ def test_a_job_is_submitted_waited_for_and_deleted(diflow: Cli) -> None:
     placed.delete(cluster=cluster)
     with pytest.raises(NotFoundError):
         lookup.get("job", cluster=cluster)
+
+
+def test_the_library_waits_for_the_pods_of_an_earlier_job_for_a_bounded_time(diflow: Cli) -> None:
+    diflow.prepare()
+    labels = {"workflows.argoproj.io/workflow": "job"}
+    diflow.api.add(POD, {"metadata": {"name": "job-1", "labels": labels}})
+    now, said = [0.0], []
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    with pytest.raises(ConflictError, match="an earlier Workflow job .*: job-1. Wait until they are gone"):
+        earlier_pods.wait(
+            diflow.api.cluster(), "job", namespace="default", clock=lambda: now[0], pause=pause, on_wait=said.append
+        )
+    assert (now, len(said)) == ([earlier_pods.WAIT_SECONDS], 1)
+    diflow.api.remove(POD, "job-1")
+    assert job(name="job").submit(cluster=diflow.api.cluster()).namespace == "default"
 
 
 def test_a_job_goes_to_the_namespace_that_it_names(diflow: Cli) -> None:
