@@ -192,6 +192,39 @@ def test_a_job_with_one_template_has_the_arguments_of_ditask(space: Live, tmp_pa
         assert nothing_left(space, "one"), "it waited for its Workflow and pods"
 
 
+def test_a_copy_by_argo_resubmit_does_not_end_a_job_and_outlives_it(space: Live, tmp_path: Path) -> None:
+    def owners(name: str) -> list[str]:
+        return [one["name"] for one in space.workflow(name)["metadata"].get("ownerReferences", [])]
+
+    with controller(space, tmp_path / "controller.log"):
+        space.kubectl("apply", "-f", "-", stdin=job(task("learner", space.until_open("end"))).to_yaml())
+        wait_until("it runs", lambda: phase(space, "job") == "Running", timeout=240)
+        copy = json.loads(space.argo("resubmit", "job", "-o", "json"))["metadata"]["name"]
+        wait_until("the object has given it up", lambda: not owners(copy), timeout=60)
+        space.argo("stop", copy)
+        space.ends(copy, "Failed")
+        assert (phase(space, "job"), owners("job")) == ("Running", ["job"])
+        space.kubectl("delete", "dijob", "job", "--cascade=foreground", "--timeout=120s")
+        assert [one["metadata"]["name"] for one in space.get("workflows")["items"]] == [copy]
+
+
+def test_a_job_that_replaces_one_of_its_name_does_not_inherit_its_pods(space: Live, tmp_path: Path) -> None:
+    def message() -> str:
+        return str((space.get("dijob", "job").get("status") or {}).get("message", ""))
+
+    slow = job(task("learner", "trap 'sleep 8; exit 1' TERM; sleep 600 & wait"), backoff_limit=0)
+    with controller(space, tmp_path / "controller.log"):
+        space.kubectl("apply", "-f", "-", stdin=slow.to_yaml())
+        wait_until("it runs", lambda: phase(space, "job") == "Running", timeout=240)
+        (pod,) = space.running("job", 1)
+        space.kubectl("delete", "dijob", "job")
+        space.kubectl("apply", "-f", "-", stdin=job(task("learner", "sleep 1"), backoff_limit=0).to_yaml())
+        wait_until("it names the pod", lambda: f"{pod_name(pod)} (is being deleted)" in message(), timeout=60)
+        wait_until("it ends", lambda: phase(space, "job") in ("Succeeded", "Failed"), timeout=240)
+        status = space.get("dijob", "job")["status"]
+        assert (status["phase"], status["restarts"], status["reschedules"]) == ("Succeeded", 0, 0), message()
+
+
 def logged_arguments(space: Live, pod: Json) -> str:
     return next(line for line in space.logs(pod_name(pod)).splitlines() if line.startswith("--"))
 
