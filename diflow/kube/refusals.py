@@ -26,6 +26,8 @@ from diflow.kube.kinds import WORKFLOW
 
 # Messages of etcd, and of the API server's connection to it.
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+# The field of a cause that is about the whole object.
+_NO_FIELD = "<nil>"
 # Longer responses of a server are truncated, as they are shown in one line.
 _LONGEST_MESSAGE = 2000
 
@@ -201,9 +203,10 @@ def _invalid(message: str, details: Mapping[str, Any], about: str) -> InvalidErr
     causes = details.get("causes") or []
     if causes and isinstance(causes[0], dict):
         more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
+        field = str(causes[0].get("field") or "")
         return InvalidError(
             f"the cluster refuses {about}: {causes[0].get('message') or message}{more}",
-            path=str(causes[0].get("field") or ""),
+            path=field if field != _NO_FIELD else "",
         )
     return InvalidError(f"the cluster refuses {about}: {message}")
 

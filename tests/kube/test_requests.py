@@ -170,11 +170,13 @@ def test_an_unknown_api_that_is_not_argos_is_named(api: FakeApi) -> None:
         api.cluster().get(PRIORITY_CLASS, "x")
 
 
-def test_the_field_of_an_invalid_object_is_kept(api: FakeApi) -> None:
-    api.rule(lambda _: status(422, "x", details={"causes": [{"field": "metadata.name", "message": "too long"}]}))
+@pytest.mark.parametrize(("field", "path"), [("metadata.name", "metadata.name"), ("<nil>", "")])
+def test_the_field_of_an_invalid_object_is_kept_if_there_is_one(api: FakeApi, field: str, path: str) -> None:
+    api.rule(lambda _: status(422, "x", details={"causes": [{"field": field, "message": "too long"}]}))
     with pytest.raises(InvalidError) as caught:
         api.cluster().create(WORKFLOW, workflow("a"))
-    assert caught.value.path == "metadata.name"
+    assert caught.value.path == path
+    assert "<nil>" not in str(caught.value)
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
