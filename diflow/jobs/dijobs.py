@@ -25,7 +25,9 @@ Json = dict[str, Any]
 
 _VERSION: Final = keys.API_VERSION.rpartition("/")[2]
 DIJOB: Final = Kind(keys.KIND, keys.API_GROUP, _VERSION, "dijobs")
-_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_OF_OTHERS: Final = frozenset(("kubectl.kubernetes.io/last-applied-configuration", keys.WAITED_BY))
+"""Annotations of DIJob objects by kubectl and by diflow. Which of diflow's names are for users, is known to
+`diflow.spec.podtemplate`."""
 _LONGEST_MESSAGE: Final = 4096
 _MOST_CONDITIONS: Final = 32
 
@@ -83,7 +85,8 @@ def job_of(obj: Mapping[str, Any]) -> DIJob:
     """The job of a DIJob object. Raises InvalidError.
 
     Labels and annotations that other programs put on objects, such as those of Helm and Argo CD, are left out where
-    diflow does not allow them on its own objects. Unknown fields are dropped without a warning.
+    diflow does not allow them on its own objects, and so is what diflow itself puts on objects. Those under diflow's
+    names are the user's, and refused as in a manifest. Unknown fields are dropped without a warning.
     """
     return read(obj)[0]
 
@@ -101,8 +104,8 @@ def read(obj: Mapping[str, Any]) -> tuple[DIJob, tuple[str, ...]]:
         "kind": keys.KIND,
         "metadata": {
             **kept,
-            "labels": _allowed(untrusted.sub(metadata, "labels"), check_labels),
-            "annotations": _allowed(own_annotations(metadata), check_annotations),
+            "labels": _allowed(untrusted.sub(metadata, "labels"), check_labels, path="metadata.labels"),
+            "annotations": _allowed(own_annotations(metadata), check_annotations, path="metadata.annotations"),
         },
         "spec": obj.get("spec"),
     }
@@ -112,8 +115,9 @@ def read(obj: Mapping[str, Any]) -> tuple[DIJob, tuple[str, ...]]:
 
 
 def own_annotations(metadata: Mapping[str, Any]) -> Json:
-    """The annotations of an object, without the copy of the object that `kubectl apply` keeps there."""
-    return {k: v for k, v in untrusted.sub(metadata, "annotations").items() if k != _LAST_APPLIED}
+    """The annotations of an object, without the copy of the object that `kubectl apply` keeps there, and without those
+    that diflow puts on objects."""
+    return {k: v for k, v in untrusted.sub(metadata, "annotations").items() if k not in _OF_OTHERS}
 
 
 def from_cluster(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> DIJob:
@@ -254,12 +258,16 @@ def _count(value: Any) -> int:
     return value if untrusted.is_count(value, least=0, most=2**31 - 1) else 0
 
 
-def _allowed(given: Mapping[str, Any], check: Any) -> dict[str, str]:
+def _allowed(given: Mapping[str, Any], check: Any, *, path: str) -> dict[str, str]:
+    from diflow.spec.podtemplate import is_of_diflow  # noqa: PLC0415
+
     out: dict[str, str] = {}
     for key, value in given.items():
         try:
-            check({key: value}, path="")
+            check({key: value}, path=path)
         except InvalidError:
+            if is_of_diflow(key):
+                raise
             continue
         out[key] = value
     return out

@@ -40,7 +40,8 @@ _INT64: Final = frozenset(
         "tolerationSeconds",
     }
 )
-_SYSTEM_DOMAINS: Final = ("argoproj.io", "diengine", "diflow", keys.API_GROUP)
+_DIFLOWS_DOMAINS: Final = ("diengine", "diflow", keys.API_GROUP)
+_SYSTEM_DOMAINS: Final = ("argoproj.io", *_DIFLOWS_DOMAINS)
 _FOR_USERS: Final = frozenset(
     {
         keys.ADAPTDL,
@@ -213,11 +214,21 @@ def check_annotations(given: Mapping[str, str], *, path: str) -> None:
         )
 
 
+def is_of_diflow(key: str) -> bool:
+    """Whether a label or an annotation has one of diflow's names, whoever may set it."""
+    return _is_under(key, _DIFLOWS_DOMAINS)
+
+
+def _is_under(key: str, domains: Iterable[str]) -> bool:
+    domain = key.rpartition("/")[0].lower()
+    return any(domain == known or domain.endswith(f".{known}") for known in domains)
+
+
 def _check_owner(given: Iterable[str], path: str) -> None:
     """Reject keys under the domains of Argo and diflow, which both act on."""
     for key in given:
         domain = key.rpartition("/")[0].lower()
-        if any(domain == system or domain.endswith(f".{system}") for system in _SYSTEM_DOMAINS):
+        if _is_under(key, _SYSTEM_DOMAINS):
             raise InvalidError(
                 f"names under {domain}/ are set by {'Argo' if domain.endswith('argoproj.io') else 'diflow'}: "
                 "choose a name of your own",

@@ -150,6 +150,30 @@ def test_an_invalid_object_ends_failed_with_the_text_of_di_orchestrator_and_make
 
 
 @pytest.mark.parametrize(
+    ("metadata", "text"),
+    [
+        (
+            {"annotations": {keys.HELD: "true"}},
+            "metadata.annotations.diflow/held: names under diflow/ are set by diflow",
+        ),
+        ({"annotations": {keys.APPLICATION: "!"}}, "metadata.annotations.diflow/application: must be the name of an"),
+        ({"labels": {"diengine/job": "x"}}, "metadata.labels.diengine/job: names under diengine/ are set by diflow"),
+        ({"labels": {keys.WAITED_BY: "x"}}, "metadata.labels.diflow/waited-by: names under diflow/ are set by diflow"),
+        ({"annotations": {keys.APPLICATION: "resnet", keys.WAITED_BY: "", "argoproj.io/x": "y"}}, ""),
+    ],
+)
+def test_names_of_diflow_that_are_not_for_users_are_refused_as_lint_does(at: Lab, metadata: Json, text: str) -> None:
+    obj = at.apply("named", scheduling="gang")
+    at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], **metadata}})
+    at.apply("other", scheduling="gang")
+    at.rest()
+    assert at.phase("other") == "Pending"
+    assert at.message("named").startswith(text)
+    assert at.phase("named") == ("Failed" if text else "Pending")
+    assert list(at.workflows()) == (["other"] if text else ["named", "other"])
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         None,
