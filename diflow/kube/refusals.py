@@ -203,10 +203,11 @@ def _invalid(message: str, details: Mapping[str, Any], about: str) -> InvalidErr
     causes = details.get("causes") or []
     if causes and isinstance(causes[0], dict):
         more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
-        field = str(causes[0].get("field") or "")
+        # One about the whole object may only say that other rules were not checked.
+        known = [cause for cause in causes if isinstance(cause, dict) and cause.get("field") != _NO_FIELD]
+        cause = known[0] if known else {**causes[0], "field": ""}
         return InvalidError(
-            f"the cluster refuses {about}: {causes[0].get('message') or message}{more}",
-            path=field if field != _NO_FIELD else "",
+            f"the cluster refuses {about}: {cause.get('message') or message}{more}", path=str(cause.get("field") or "")
         )
     return InvalidError(f"the cluster refuses {about}: {message}")
 

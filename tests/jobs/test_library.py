@@ -43,7 +43,8 @@ def test_the_library_waits_for_the_pods_of_an_earlier_job_for_a_bounded_time(dif
     diflow.prepare()
     labels = {"workflows.argoproj.io/workflow": "job"}
     diflow.api.add(POD, {"metadata": {"name": "job-1", "labels": labels}})
-    now, said = [0.0], []
+    now: list[float] = [0.0]
+    said: list[str] = []
 
     def pause(seconds: float) -> None:
         now[0] += seconds

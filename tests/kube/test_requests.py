@@ -170,12 +170,22 @@ def test_an_unknown_api_that_is_not_argos_is_named(api: FakeApi) -> None:
         api.cluster().get(PRIORITY_CLASS, "x")
 
 
-@pytest.mark.parametrize(("field", "path"), [("metadata.name", "metadata.name"), ("<nil>", "")])
-def test_the_field_of_an_invalid_object_is_kept_if_there_is_one(api: FakeApi, field: str, path: str) -> None:
-    api.rule(lambda _: status(422, "x", details={"causes": [{"field": field, "message": "too long"}]}))
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        (["metadata.name"], "metadata.name"),
+        (["<nil>"], ""),
+        (["<nil>", "metadata.name"], "metadata.name"),
+        (["metadata.name", "<nil>"], "metadata.name"),
+    ],
+)
+def test_the_field_of_an_invalid_object_is_kept_if_there_is_one(api: FakeApi, fields: list[str], path: str) -> None:
+    causes = [{"field": field, "message": f"{field.strip('<>')} is wrong"} for field in fields]
+    api.rule(lambda _: status(422, "x", details={"causes": causes}))
     with pytest.raises(InvalidError) as caught:
         api.cluster().create(WORKFLOW, workflow("a"))
     assert caught.value.path == path
+    assert f"Workflow a: {path or 'nil'} is wrong" in str(caught.value)
     assert "<nil>" not in str(caught.value)
 
 
