@@ -108,7 +108,9 @@ class Caches:
     def copies(self, key: Key, owner: str) -> list[Json]:
         """The Workflows that the DIJob with the uid `owner` owns because `argo resubmit` has copied its own; at most
         `MOST_COPIES` of them."""
-        copied = (part for part in self._owned(key, owner).values() if chain.is_copy(part.link))
+        owned = self._owned(key, owner)
+        owned.pop(key[1], None)  # whatever its labels say
+        copied = (part for part in owned.values() if chain.is_copy(part.link))
         return [part.unpack() for part in itertools.islice(copied, MOST_COPIES)]
 
     def _owned(self, key: Key, owner: str) -> dict[str, WorkflowRead]:

@@ -411,6 +411,18 @@ def test_a_copy_that_cannot_be_given_up_is_tried_once_and_is_no_trouble_of_the_j
     assert at.process.controller.reconciler.refused == {}
 
 
+def test_the_workflow_of_its_name_is_the_jobs_whatever_its_labels_say(at: Lab) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner"}])
+    at.rest()
+    workflow = at.workflows()["job"]
+    labels = {**workflow["metadata"]["labels"], keys.RESUBMITTED: "job", keys.CHAIN: "other", keys.PART: "7"}
+    at.api.add(WORKFLOW, {**workflow, "metadata": {**workflow["metadata"], "labels": labels}, "status": {}})
+    at.rest()
+    assert owners(at, "job") == ["job"]
+    at.ends("job", "Failed")
+    at.until(lambda: at.phase() == "Failed", "it is followed")
+
+
 def test_many_copies_are_given_up_some_in_each_look(at: Lab) -> None:
     at.apply(scheduling="gang")
     at.rest()
