@@ -1,7 +1,7 @@
 """Random snapshots of possible clusters, made directly as arrays: thousands a second.
 
 The current allocation is valid (whole gangs, no node overcommitted), except that some nodes shrank, some queues were
-deleted, and pods are terminating, as in a real cluster.
+deleted, users changed the limits of running jobs, and pods are terminating, as in a real cluster.
 """
 
 from __future__ import annotations
@@ -112,12 +112,30 @@ def random_snapshot(
         held_node=empty,
         held_count=empty,
     )
-    return replace(with_holders(rng, snapshot, holding), class_preference=_preference(rng.spawn(1)[0], n))
+    # A separate generator for what was added later, so that nothing else changes.
+    own = rng.spawn(1)[0]
+    held = replace(with_holders(rng, snapshot, holding), class_preference=_preference(own, n))
+    return limits_changed(own, held) if own.random() < 0.25 else held
 
 
 def _preference(rng: np.random.Generator, nodes: int) -> IntArray:
-    """Preferences for some nodes, in some snapshots. The generator is a separate one, so that nothing else changes."""
+    """Preferences for some nodes, in some snapshots."""
     return rng.integers(0, 4, (2, nodes)) * (rng.random() < 0.3)
+
+
+def limits_changed(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
+    """The users of some running preemptible jobs have lowered a maximum below what runs, or raised a minimum above."""
+    s = snapshot
+    low, high, held = s.role_min.copy(), s.role_max.copy(), s.held_by_role()
+    for role in np.flatnonzero(s.job_preemptible[s.role_job] & (held > 0)).tolist():
+        change, by = rng.random(), int(rng.integers(1, 4))
+        if change < 0.4:
+            high[role] = max(1, held[role] - by)
+            low[role] = min(low[role], high[role])
+        elif change < 0.6:
+            low[role] = held[role] + by
+            high[role] = max(low[role], high[role])
+    return replace(s, role_min=low, role_max=high, role_desired=np.clip(s.role_desired, low, high))
 
 
 def with_holders(rng: np.random.Generator, snapshot: Snapshot, holding: float) -> Snapshot:

@@ -122,13 +122,14 @@ def judge_part(part: Part) -> tuple[int, list[str]]:
 
 
 def cheap(policy: Policy, snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Laws 1 to 4 and 7, that jobs are in one pool, and that no reason is refuted."""
+    """Laws 1 to 4, 7 and 18, that jobs are in one pool, and that no reason is refuted."""
     return [
         *laws.sound(snapshot, plan),
         *laws.in_one_pool(snapshot, plan),
         *laws.nobody_waits_for_nothing(snapshot, plan),
         *laws.excuses_hold(snapshot, plan),
         *laws.no_worse_than_keeping(policy, snapshot, plan),
+        *laws.within_maximums(snapshot, plan),
         *reasons.refuted(snapshot, plan),
     ]
 

@@ -1,4 +1,4 @@
-"""The twelve laws as functions of (policy, snapshot, plan), which return the violations.
+"""The laws as functions of (policy, snapshot, plan), which return the violations.
 
 They use only the snapshot and the plan, no code of the policies or the validator.
 """
@@ -108,7 +108,8 @@ def _able_pools(snapshot: Snapshot, role: int) -> list[BoolArray]:
 
 def in_one_pool(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Under `goodput`, a preemptible job of one role that gets pods in this plan is in one pool of nodes, if an empty
-    pool holds its minimum at all. A gang that had lost pods is completed beside those that it has."""
+    pool holds its minimum at all. A gang that had lost pods is completed beside those that it has, and one that was
+    above its maximum in several pools gives up the rest there."""
     if plan.policy != "goodput":
         return []
     out = []
@@ -119,9 +120,18 @@ def in_one_pool(snapshot: Snapshot, plan: Plan) -> list[str]:
         if len(roles) != 1 or not snapshot.job_preemptible[j] or lost_pods or not _able_pools(snapshot, int(roles[0])):
             continue
         there = set(snapshot.node_pool[plan.node[plan.role == roles[0]]].tolist())
-        if len(there) > 1:
+        if len(there) > 1 and not _only_gives_up(snapshot, plan, int(roles[0])):
             out.append(f"pools: {snapshot.job_names[j]} is in {len(there)} of them")
     return out
+
+
+def _only_gives_up(snapshot: Snapshot, plan: Plan, role: int) -> bool:
+    """Whether a role that was above its maximum gets nothing on any node."""
+    s = snapshot
+    mine, then = s.held_role == role, plan.role == role
+    before = np.bincount(s.held_node[mine], s.held_count[mine], s.nodes)
+    after = np.bincount(plan.node[then], plan.count[then], s.nodes)
+    return bool(before.sum() > s.role_max[role] and (after <= before).all())
 
 
 def _capped(snapshot: Snapshot, plan: Plan, job: int, role: int) -> bool:
@@ -192,6 +202,28 @@ def no_worse_than_keeping(policy: Policy, snapshot: Snapshot, plan: Plan) -> lis
         return []
     now, kept = policy.measure(snapshot, plan), policy.measure(snapshot, keep_plan(snapshot, "keep"))
     return [f"law 7: {now} is below {kept} of keeping"] if now < kept - 1e-9 * max(1.0, abs(kept)) else []
+
+
+def within_maximums(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Law 18: no preemptible job holds more than its maximum after the plan, unless the plan says why: it could not
+    start again with fewer replicas where it is, and does not fit elsewhere, or it lacks a part of its gang."""
+    s = snapshot
+    then = np.bincount(plan.role, weights=plan.count, minlength=s.roles).astype(np.int64)
+    above = s.jobs_of(then > s.role_max) & s.job_preemptible
+    if not above.any():
+        return []
+    free = s.node_allocatable - s.node_foreign - s.usage(plan.role, plan.node, plan.count)
+    usable = s.class_nodes[s.role_class[plan.role], plan.node] & s.node_open[plan.node]
+    usable &= ~((free[plan.node] < 0) & (s.role_request[plan.role] > 0)).any(axis=1)
+    stuck = s.jobs_of(plan.role[~usable]) | s.jobs_of(then < s.role_min)
+    out = []
+    for j in np.flatnonzero(above).tolist():
+        why = Why(int(plan.why[j]))
+        if why is not Why.DOES_NOT_FIT_ELSEWHERE:
+            out.append(f"law 18: {s.job_names[j]} holds more than its maximum and is told {why.name}")
+        elif not stuck[j]:
+            out.append(f"law 18: {s.job_names[j]} holds more than its maximum and could give it up where it is")
+    return out
 
 
 def without_profile(snapshot: Snapshot) -> Snapshot:

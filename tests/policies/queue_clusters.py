@@ -14,6 +14,7 @@ import numpy as np
 from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from tests.policies.generators import limits_changed
 
 RESOURCES = ("cpu", "gpu", "memory", "pods")
 PLENTY = 110
@@ -80,7 +81,10 @@ def queue_cluster(rng: np.random.Generator, *, jobs: int = 9, nodes: int = 4) ->
         held_node=empty,
         held_count=empty,
     )
-    return _with_holders(rng, snapshot)
+    held = _with_holders(rng, snapshot)
+    # A separate generator, so that the other draws stay as they were.
+    own = rng.spawn(1)[0]
+    return limits_changed(own, held) if own.random() < 0.15 else held
 
 
 def _any_of(rng: np.random.Generator, values: tuple[int, ...], size: int) -> IntArray:

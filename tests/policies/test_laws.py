@@ -1,13 +1,13 @@
-"""The twelve laws over random snapshots and the lives of random clusters.
+"""The laws over random snapshots and the lives of random clusters.
 
 `make test` judges a thousand snapshots for each policy, and for `fair` a thousand more of clusters that queues share
 (queue_clusters.py), each of those by law 6 and by the laws of queues (13 to 15, queue_laws.py). A thousand more for
 each policy are of clusters with racks and blocks (topology_clusters.py), judged by the laws of topology too (16 and 17,
 topology_laws.py). `make laws` (DIFLOW_LAW_SNAPSHOTS=100000) judges a hundred times as many.
 
-The cheap laws (1-4, 7, and that reasons.py refutes no reason) are judged on every snapshot, the dear ones (5, 6: two to
-four more calls) on each fortieth; law 8 in test_queues.py, 9 in test_reservation.py, 11 in test_guard.py, 12 by brute
-force below.
+The cheap laws (1-4, 7, 18, and that reasons.py refutes no reason) are judged on every snapshot, the dear ones (5, 6:
+two to four more calls) on each fortieth; law 8 in test_queues.py, 9 in test_reservation.py, 11 in test_guard.py, 12 by
+brute force below.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diflow.allocator.model.arrays import FloatArray, IntArray
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.plan import Plan, carry_out, changes, evictions
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import GENTLE, Cycle
@@ -15,6 +15,7 @@ from diflow.allocator.policies.fair.losses import Given, with_final_reasons
 from diflow.allocator.policies.fair.prepared import prepared, restored
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed
+from diflow.allocator.policies.limits import as_within_maximums, within_maximums
 from diflow.allocator.policies.settings import PolicySettings
 
 
@@ -34,12 +35,18 @@ class FairPolicy:
         return restored(snapshot, used, Cycle(State(used, self._settings, only)).run(GENTLE, self.name))
 
     def optimize(self, snapshot: Snapshot) -> Plan:
-        used = self._prepared(snapshot)
-        return restored(snapshot, used, self._optimize(used))
+        return within_maximums(snapshot, self.name, self._within)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Met guarantees, then met shares, with higher priorities before lower ones (lexicographic)."""
+        snapshot, plan, _ = as_within_maximums(snapshot, plan)
         return State(self._prepared(snapshot), self._settings).measure.of_plan(plan).number()
+
+    def _within(self, snapshot: Snapshot, restarts: BoolArray | None) -> Plan:
+        """The plan for a snapshot whose jobs have given up what is above their maximum."""
+        del restarts  # a restart costs nothing here
+        used = self._prepared(snapshot)
+        return restored(snapshot, used, self._optimize(used))
 
     def _optimize(self, snapshot: Snapshot) -> Plan:
         plan, is_certain = self._decided(snapshot)

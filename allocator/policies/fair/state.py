@@ -136,7 +136,7 @@ class State:
         return any(count[r] > facts.role_min[r] for r in facts.roles_of[job])
 
     def missing(self, job: int) -> dict[int, int] | None:
-        """What a gang below its minimum lacks; None if a role is above its maximum."""
+        """What a gang below its minimum lacks; None if a role is above its maximum, which it could not give up."""
         facts, count = self.facts, self.ledger.count
         if any(count[r] > facts.role_max[r] for r in facts.roles_of[job]):
             return None

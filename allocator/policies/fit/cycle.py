@@ -30,6 +30,7 @@ from diflow.allocator.policies.fit.backfill import (
 )
 from diflow.allocator.policies.fit.preemption import preempt
 from diflow.allocator.policies.fit.reasons import explain
+from diflow.allocator.policies.limits import above_maximum, give_up_in_place, on_open, within
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.turns import Turn, turn_of, waits_since
 from diflow.allocator.policies.waiting import (
@@ -78,11 +79,13 @@ class Cycle:
         """Preemptible jobs that start or change in this plan in any case (J)."""
         self.started: list[int] = []
         self.stays = self._cannot_resize()
-        out_of_limits = self._out_of_limits()
+        out_of_limits, above = self._out_of_limits(), above_maximum(s)
         # Until they are placed again they can only be stopped as a whole.
         self.again = out_of_limits & s.job_preemptible & (s.job_queue >= 0) & ~(s.job_pinned & self.stays)
         if care == STILL:
             self.again &= s.jobs_of(self.held < s.role_min)
+        # What is above a maximum may be given up in any case.
+        self.again |= above
         self.stays |= out_of_limits
         self.stopped: list[int] = []
         """Stopped jobs that are not in the queue again yet."""
@@ -277,13 +280,17 @@ class Cycle:
         broken = any(ledger.replicas[r] < least for r, least in low.items())
         held = ledger.release(job)
         # A whole gang does not restart with fewer replicas than it has on open nodes.
-        least = low if broken else self.within(low, self.on_open(held))
-        sizes = [self.within(low, held), self.within(low, self.on_open(held)), least]
-        if any(put(ledger, job, want) for want in sizes) or self._takes(job, least):
-            self.restarts[job], self.disturbs = True, True
-            self.stays[job] = False
+        least = low if broken else within(s, low, on_open(s, held))
+        sizes = [within(s, low, held), within(s, low, on_open(s, held)), least]
+        has_queue = ledger.job_queue[job] >= 0
+        fits = has_queue and any(put(ledger, job, want) for want in sizes)
+        in_place = not fits and not broken and self._gives_up_in_place(job, held)
+        if fits or in_place or (has_queue and self._takes(job, least)):
+            # What it has in place it could not get again, so it does not share that with others.
+            self.restarts[job], self.disturbs = not in_place, True
+            self.stays[job] = in_place
             self.blame.setdefault(job, (Why.PLACED_AGAIN, -1))
-        elif broken and not s.job_pinned[job]:
+        elif broken and has_queue and not s.job_pinned[job]:
             # A broken gang does no work, and others can use its capacity.
             self.disturbs = True
             self._full.clear()
@@ -294,15 +301,14 @@ class Cycle:
             self.stays[job] = True
             self.blame[job] = (Why.DOES_NOT_FIT_ELSEWHERE, -1)
 
-    def on_open(self, held: Placement) -> Placement:
-        """What of this is on open nodes."""
-        here = self.snapshot.node_open
-        return {r: (nodes[here[nodes]], counts[here[nodes]]) for r, (nodes, counts) in held.items()}
-
-    def within(self, low: dict[int, int], held: Placement) -> dict[int, int]:
-        """Replicas held, within the job's minimum (`low`) and maximum."""
-        most = self.snapshot.role_max
-        return {r: min(max(least, int(held[r][1].sum()) if r in held else 0), int(most[r])) for r, least in low.items()}
+    def _gives_up_in_place(self, job: int, held: Placement) -> bool:
+        """Whether a job that held this gives up what is above its maximum where it is, as it has no place by the cap of
+        its queue, or no queue."""
+        self.ledger.restore(job, held)
+        if give_up_in_place(self.ledger, job):
+            return True
+        self.ledger.release(job)
+        return False
 
     def _grow(self, job: int) -> None:
         """Grow a job that is not preemptible to its desired size, beside the pods it has."""

@@ -9,6 +9,7 @@ import numpy as np
 from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.plan import Why
 from diflow.allocator.policies.fit.backfill import at_most, roles_that_scale
+from diflow.allocator.policies.limits import needed_and_fitting_elsewhere
 from diflow.allocator.policies.waiting import Explained, explain_impossible, explain_waiting, minimum_gang
 
 if TYPE_CHECKING:
@@ -39,11 +40,7 @@ def _explain_holding(cycle: Cycle, job: int, before: IntArray, after: IntArray, 
     if not cycle.ran[job]:
         reasons.set(job, Why.FITS, (after[job], most[job], 0.0))
     elif why == Why.DOES_NOT_FIT_ELSEWHERE:
-        held = {r: ledger.placement(r) for r in ledger.roles_of(job)}
-        need = max(cycle.within(minimum_gang(ledger, job), cycle.on_open(held)).values())
-        # Of the role of which the fewest replicas fit now.
-        fitting = min([ledger.most(job, r) for r in ledger.roles_of(job)] + [2**31])
-        reasons.set(job, why, (float(need), fitting, 0.0))
+        reasons.set(job, why, (*needed_and_fitting_elsewhere(ledger, job), 0.0))
     elif after[job] > before[job] and (why == Why.KEPT or subject >= 0):
         # It may have lost replicas in this cycle and gained more since.
         reasons.set(job, Why.GROWN, (after[job], before[job], most[job]))

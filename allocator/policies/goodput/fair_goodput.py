@@ -26,6 +26,7 @@ from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, usable_
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed, joined, leaves_home, no_worse_than_keeping, recounted
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
+from diflow.allocator.policies.limits import as_within_maximums, within_maximums
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import Feasibility
 
@@ -47,23 +48,34 @@ class FairGoodputPolicy:
         return self._inner.allocate(job, snapshot)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
+        return within_maximums(snapshot, self.name, self._within, keeps_pool=True)
+
+    def _within(self, snapshot: Snapshot, restarts: BoolArray | None) -> Plan:
+        """The plan for a snapshot whose jobs have given up what is above their maximum. `restarts` (J): the jobs that
+        restart for this."""
         used = prepared(snapshot)
         if not _several_queues(used):
-            return self._inner.plan(snapshot, quotas=within_caps if snapshot.facts.capped else None)
+            quotas = within_caps if snapshot.facts.capped else None
+            return self._inner.plan(snapshot, quotas=quotas, moved=restarts)
         given: list[Given] = []
         step = partial(self._step, given)
         ways = (
             lambda: followed(used, step(used), step),
-            lambda: self._inner.plan(used, quotas=idle_to_all),
+            lambda: self._inner.plan(used, quotas=idle_to_all, moved=restarts),
         )
-        plan = no_worse_than_keeping(used, ways, self.measure, self.name)
+        plan = no_worse_than_keeping(used, ways, lambda s, found: self._measure(s, found, restarts), self.name)
         plan = recounted(used, with_final_reasons(used, plan, given, losers_only=True))
         return restored(snapshot, used, self._explained(used, plan))
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Lexicographic: met guarantees, then met shares, then goodput's value; only the latter with one queue."""
+        return self._measure(*as_within_maximums(snapshot, plan, keeps_pool=True))
+
+    def _measure(self, snapshot: Snapshot, plan: Plan, restarts: BoolArray | None) -> float:
+        """As `measure`, of a snapshot whose jobs have given up what is above their maximum. `restarts`: as in
+        `_within`."""
         used = prepared(snapshot)
-        value = self._inner.measure(used, plan)
+        value = self._inner.value(used, plan, moved=restarts)
         if not _several_queues(used):
             return value
         sure, met = Met(used).of_plan(plan)

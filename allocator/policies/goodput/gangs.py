@@ -120,7 +120,8 @@ def view_of(snapshot: Snapshot, gangs: Gangs, considered: BoolArray | None) -> V
     """The view of a snapshot. `considered` (J): the only jobs that may change."""
     held = snapshot.held_by_role()
     running = snapshot.jobs_of(snapshot.held_role)
-    # Running gangs outside their limits (pods lost, minimum raised) and jobs without a queue do not change.
+    # Running gangs below their minimum (pods lost, minimum raised) are completed, and those that could not give up what
+    # is above their maximum stay; jobs without a queue do not change.
     stays = ~snapshot.job_preemptible | snapshot.job_pinned
     stays |= snapshot.jobs_of((held < snapshot.role_min) | (held > snapshot.role_max))
     free = (snapshot.job_queue >= 0) & ~(running & stays)

@@ -18,6 +18,7 @@ from diflow.allocator.policies.fixed_point import followed, is_no_worse, recount
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.solver import Solver
+from diflow.allocator.policies.limits import as_within_maximums, within_maximums
 from diflow.allocator.policies.settings import PolicySettings
 
 Quotas = Callable[[Snapshot], IntArray]
@@ -40,12 +41,20 @@ class GoodputPolicy:
         return Solver(Case(snapshot, self._settings, self._tables, only), self.name).solve()
 
     def optimize(self, snapshot: Snapshot) -> Plan:
-        return self.plan(snapshot)
+        return within_maximums(
+            snapshot, self.name, lambda used, restarts: self.plan(used, moved=restarts), keeps_pool=True
+        )
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Sum of the jobs' values under the plan, restart costs included."""
+        return self.value(*as_within_maximums(snapshot, plan, keeps_pool=True))
+
+    def value(self, snapshot: Snapshot, plan: Plan, moved: BoolArray | None = None) -> float:
+        """As `measure`, of a snapshot whose jobs have given up what is above their maximum. `moved`: as in `plan`."""
         case = self._last
-        if case is None or case.snapshot is not snapshot:
+        if moved is not None:
+            case = Case(snapshot, self._settings, self._tables, moved=moved)
+        elif case is None or case.snapshot is not snapshot:
             # A plan and its measures use the same snapshot.
             case = self._last = Case(snapshot, self._settings, self._tables)
         return case.values.total(plan)
