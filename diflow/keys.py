@@ -52,7 +52,8 @@ CARRIED_OUT: Final = "diflow/carried-out"
 STOPPED_BECAUSE: Final = "diflow/stopped-because"  # why the controller has stopped the job
 MODULES: Final = "diflow/modules"  # JSON {module: port}: what a v1alpha1 job can have replicas of (controller)
 EPOCH: Final = "diflow/epoch"  # which leader wrote last
-RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
+# Carried over from the Workflow that this one continues, and of rounds that were replaced before Argo counted them.
+RESTARTS_BEFORE: Final = "diflow/restarts-before"
 ROUNDS_BEFORE: Final = "diflow/rounds-before"
 HISTORY_BEFORE: Final = "diflow/history-before"  # JSON {started, phases}: the phases in earlier Workflows
 SUBMITTED: Final = "diflow/submitted"  # when the job was submitted, of a Workflow that continues another

@@ -306,7 +306,8 @@ def _annotations(
 
 def stop_job(job: JobRead, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
     """End the job's Workflow, as a user's `stop` does."""
-    return change_job(job, spec={"shutdown": "Stop"}, decision=decision, note=note, of=of)
+    spec: Json = {"shutdown": "Stop", "suspend": None} if job.is_suspended else {"shutdown": "Stop"}
+    return change_job(job, spec=spec, decision=decision, note=note, of=of)  # Argo ends no Workflow that is suspended
 
 
 def new_round(

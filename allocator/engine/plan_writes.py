@@ -15,7 +15,7 @@ from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.picture import Picture
 from diflow.allocator.engine.records import JobRead
-from diflow.allocator.engine.rounds import decision_of, next_round
+from diflow.allocator.engine.rounds import decision_of, replacing_round
 from diflow.allocator.engine.standing import Standing, allocation_of_pods
 from diflow.allocator.messages.reason_texts import Explainer
 from diflow.allocator.model.plan import Action, Plan, Why
@@ -180,7 +180,7 @@ def _move(
         first = old.first if old and old.first else now
         at = Allocation(read.current, nodes, now, first, old.moves if old else 0, read.limits)
         return patches.change_job(read, allocation=at, decision=decision, note=note)
-    write = next_round(job, counts, nodes, now=now, decision=decision, note=note)
+    write = replacing_round(job, counts, nodes, now=now, decision=decision, note=note)
     return replace(write, frees=_shrinks(standing, target))
 
 
@@ -240,7 +240,7 @@ def _preempt(standing: Standing, decision: Mapping[str, str], now: float) -> Wri
         return patches.change_job(read, allocation=at, decision=decision, note=note)
     counts = {role.name: role.low for role in read.roles}
     note = Note("Preempted", f"stopped and waiting for its place: {lost}{why}")
-    return next_round(standing.job, counts, {}, now=now, decision=decision, note=note)
+    return replacing_round(standing.job, counts, {}, now=now, decision=decision, note=note)
 
 
 def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int] | None = None) -> Write | None:
@@ -251,7 +251,7 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
     if old is None or (read.is_preemptible and any(standing.done.values())):
         return None
     if read.is_preemptible and (most or job.has_started()):
-        return next_round(
+        return replacing_round(
             job, most or {role.name: role.low for role in read.roles}, {}, now=now, decision=decision, note=note
         )
     nodes = {}

@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Mapping, Set
 from typing import Any
 
+from diflow import keys
 from diflow.allocator.engine import patches
 from diflow.allocator.engine.job import Job
-from diflow.allocator.engine.patches import Write
+from diflow.allocator.engine.patches import Note, Write
 from diflow.bounds import MOST_PARTS
 from diflow.durations import timestamp
+from diflow.figures import counted
 from diflow.state import chain
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
@@ -28,6 +30,36 @@ def next_round(
     return patches.new_round(
         job.read, counts, nodes, now=now, names=next_names(job) if job.is_full else (), **note_and_decision
     )
+
+
+def replacing_round(
+    job: Job,
+    counts: Mapping[str, int],
+    nodes: Mapping[str, tuple[str, ...]],
+    *,
+    now: float,
+    decision: Mapping[str, Any],
+    note: Note,
+) -> Write:
+    """As `next_round`, for a job that is moved whatever its replicas do. If one of them has failed so that it counts,
+    and Argo has not started the round again, the failure is counted here: Argo counts none of a former round. It ends
+    the job if that was the last restart.
+
+    Of a suspended job Argo judges no failure, however long ago that was.
+    """
+    read = job.read
+    is_certain = read.is_suspended or read.tree.failed(read.current) or not job.current_pods
+    failure = read.tree.failure if is_certain else ""
+    if not failure:
+        return next_round(job, counts, nodes, now=now, decision=decision, note=note)
+    if read.restarts >= read.backoff_limit:
+        why = f"{failure} after {counted(read.restarts, 'restart')}; backoffLimit is {read.backoff_limit}"
+        return patches.stop_job(
+            read, decision=decision_of("stop", why, now), note=Note("Stopped", why, is_warning=True)
+        )
+    # A next Workflow has the count that Argo has recorded in this one.
+    annotations = {} if job.is_full else {keys.RESTARTS_BEFORE: str(read.restarts_before + 1)}
+    return next_round(job, counts, nodes, now=now, decision=decision, note=note, annotations=annotations)
 
 
 def place_again(

@@ -180,6 +180,11 @@ def is_uncounted(message: str) -> bool:
     return _UNCOUNTED.match(message[:_LONGEST]) is not None
 
 
+def is_stop(message: str) -> bool:
+    """Whether Argo's message says that the pod was stopped at its deadline, as the allocator stops pods."""
+    return _STOPPED.match(message[:_LONGEST]) is not None
+
+
 @lru_cache(maxsize=1024)
 def rules_of(
     given: tuple[GivenRule, ...] | None,

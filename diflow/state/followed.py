@@ -91,7 +91,9 @@ def _followed(seen: Observation, attempt: Attempt, follower: Attempt | None) -> 
         return _nothing(seen, attempt)
     with_what = "".join(_news(attempt, follower))
     if follower.round != attempt.round:
-        return f"all replicas were started again{with_what}, not counted"
+        # The allocator may have counted it when it replaced the round.
+        may_count = seen.has_counted and attempt.verdict is not None and attempt.verdict.is_counted
+        return f"all replicas were started again{with_what}{'' if may_count else ', not counted'}"
     if follower.restart > attempt.restart:
         return f"all replicas were started again ({follower.restart} of {seen.backoff_limit})"
     if follower.incarnation > attempt.incarnation:

@@ -107,7 +107,9 @@ class Observation:
     `attempts` are in the order of `Attempt.order`. `granted` has the replicas of the current round by task, `initial`
     those of the first round; `incarnations` the suffixes of replicas that came back, by "round/task/index". `closing`:
     Argo starts no more pods, because the Workflow has ended or is being stopped; `gave_up`: the job stopped it, as its
-    backoffLimit is used up. `restarts` and `reschedules` count over all replicas, rounds and Workflows of the job.
+    backoffLimit is used up. `restarts` and `reschedules` count over all replicas, rounds and Workflows of the job;
+    `has_counted`: some of these restarts are of rounds that were replaced before Argo counted them, or of earlier
+    Workflows.
     `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
     the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
     task should run now (`JobState.running`). `health`: which replicas are silent, stalled or slow. `is_stuck`: Argo
@@ -136,6 +138,7 @@ class Observation:
     is_suspended: bool = False
     awaits_admission: bool = False
     is_left: bool = False
+    has_counted: bool = False
     problem: str = ""
     health: HealthState | None = None
     running: Mapping[str, int] = field(default_factory=dict)
@@ -201,6 +204,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         incarnations=dict(state.incarnations),
         backoff_limit=state.backoff_limit,
         restarts=state.restarts_before,
+        has_counted=state.restarts_before > 0,
         reschedules=state.rounds_before,
         closing=state.is_stopping or state.has_ended,
         decision=state.decision,

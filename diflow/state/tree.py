@@ -13,13 +13,14 @@ from typing import Final
 
 from diflow import keys
 from diflow.state import nodenames, untrusted
-from diflow.state.failures import Rules, Verdict
+from diflow.state.failures import ALWAYS, Rules, Verdict, is_stop
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import FULFILLED, Node
 
 _FAILED: Final = ("Failed", "Error")
 _LONGEST_SAID: Final = 300
 _LONGEST_MESSAGE: Final = 200
+_LONGEST_SHORT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,9 @@ class Tree:
     """The failed attempts of the last round in their order, of a job with a failure policy."""
     newest: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
     """The last pod of each member of the last round that Argo has recorded, if it is not the member's first one."""
+    failure: str = ""
+    """Which replica of the last round has failed, in its latest restart, so that it counts, for people. "" if none has,
+    or if another one was taken away, which may be the reason. Argo has not started the round again yet."""
     is_stuck: bool = False
     """Argo creates no pods, because `argo retry` has kept what it should have removed (`left_by_argo_retry`)."""
     changed: float = 0.0
@@ -131,6 +135,7 @@ def read_tree(
         is_offloaded=is_offloaded,
         says=next(filter(None, pending), "")[:_LONGEST_SAID],
         newest=newest,
+        failure=_failure(of_last, rules),
         is_stuck=is_stuck,
         changed=max(times, default=0.0),
         endings=() if rules is None else _endings(of_last, rules),
@@ -220,6 +225,25 @@ def _endings(pods: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules
         if node.phase in _FAILED
     ]
     return tuple(sorted(endings, key=lambda end: (end.order, end.task, end.index)))
+
+
+def _failure(pods: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules] | None) -> str:
+    """`Tree.failure` of the pods of the last round."""
+    if not any(node.phase in _FAILED for _, node in pods):
+        return ""
+    restart = max(place.restart for place, _ in pods)
+    latest = [(place, node) for place, node in pods if place.restart == restart]
+    if any(place.uncounted for place, _ in latest):
+        return ""
+    # The pods that diflow has stopped after a failure, or for a move, say nothing.
+    failed = [(place, node) for place, node in latest if node.phase in _FAILED and not is_stop(node.message)]
+    if any(not (rules(place.task) if rules else ALWAYS).judge(node.message).is_counted for place, node in failed):
+        return ""
+    first = min(failed, key=lambda one: (one[1].finished, one[0].task, one[0].index), default=None)
+    if first is None:
+        return ""
+    place, node = first
+    return f"{place.task}-{place.index} failed ({node.message[:_LONGEST_SHORT] or 'Error'})"
 
 
 def is_never_made(node: Node) -> bool:

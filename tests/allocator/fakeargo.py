@@ -258,6 +258,11 @@ class FakeCluster:
         """As `argo resume` does it: of a job that waits for its admission, pods with gates are created."""
         self._change_workflow(name, lambda obj: {**obj, "spec": {**obj["spec"], "suspend": None}})
 
+    def suspend(self, name: str) -> None:
+        """As `diflow suspend` does it for a job that runs."""
+        self.annotate(name, held="true")
+        self._change_workflow(name, lambda obj: {**obj, "spec": {**obj["spec"], "suspend": True}})
+
     def edit(self, name: str, **parameters: str) -> None:
         """Edit parameters of a job."""
 
@@ -464,9 +469,10 @@ class FakeCluster:
     # --- Argo ---------------------------------------------------------------------------------------------------------
 
     def _reconcile(self, obj: Json) -> None:
-        if (obj.get("status") or {}).get("phase") in _DONE or obj["spec"].get("suspend"):
-            return
         metadata = obj["metadata"]
+        is_suspended = bool(obj["spec"].get("suspend"))
+        if (obj.get("status") or {}).get("phase") in _DONE or (is_suspended and metadata["uid"] not in self._trees):
+            return
         tree = self._trees.setdefault(metadata["uid"], _Tree(metadata["uid"], self.time.now()))
         phase, message = "Running", ""
         try:
@@ -477,7 +483,10 @@ class FakeCluster:
             if torn:
                 self._torn[live.uid] = torn
                 return
-            self._walk(live, tree)
+            if is_suspended:
+                self._note_pods(live, tree)  # the ends of pods are recorded, and nothing follows from them
+            else:
+                self._walk(live, tree)
             if tree.gave_up and not live.is_stopping:
                 self.stop(live.name)
             if all(r.phase in _DONE for r in tree.rounds.values()):

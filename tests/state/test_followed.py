@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, Task
+from diflow import DIJob, Task, keys
 from diflow.job import NodeCheck
 from diflow.server.page.facts import trim_workflow
 from diflow.state.followed import Failure, failures
@@ -131,6 +131,17 @@ def test_a_restart_of_all_and_a_round() -> None:
     assert first.followed == "all replicas were started again (1 of 3)"
     assert second.followed == "all replicas were started again, not counted"
     assert (second.reason, second.rule) == ("taken away", "default: evicted, preempted or lost")
+
+
+def test_a_failure_of_a_replaced_round_may_have_counted_if_some_did() -> None:
+    nodes = [
+        attempt("round(0:1)(0).worker(0:0).worker(0)", 1, "main: Error (exit code 3)", code=3),
+        attempt("round(1:2)(0).worker(0:0).worker(0)", 5),
+    ]
+    assert seen(*nodes, preemptible=True)[0].followed == "all replicas were started again, not counted"
+    some = workflow(*nodes, preemptible=True)
+    some["metadata"]["annotations"][keys.RESTARTS_BEFORE] = "1"
+    assert failures(observe(some))[0].followed == "all replicas were started again"
 
 
 def test_what_diflow_stopped_on_purpose_is_no_failure() -> None:
