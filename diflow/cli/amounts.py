@@ -23,7 +23,7 @@ def shown(resources: Sequence[str], *, asked: Mapping[str, float] | None = None)
     return sorted(kept, key=lambda r: (_FIRST.index(r) if r in _FIRST else len(_FIRST), r))
 
 
-def amounts(given: Mapping[str, float], resources: Sequence[str]) -> str:
-    """Such as `cpu 4, memory 8Gi`; `-` for nothing."""
-    parts = [f"{short(r)} {quantity(r, given[r])}" for r in resources if given.get(r)]
+def amounts(given: Mapping[str, float], resources: Sequence[str], *, zeros: bool = False) -> str:
+    """Such as `cpu 4, memory 8Gi`; `-` for nothing. `zeros`: with what is limited to 0."""
+    parts = [f"{short(r)} {quantity(r, given[r])}" for r in resources if given.get(r) or (zeros and r in given)]
     return ", ".join(parts) or "-"

@@ -103,7 +103,7 @@ def _queue_table(queues: list[QueueRow]) -> str:
         line = [row.name, f"{row.weight:g}", str(row.running), str(row.waiting)]
         line += [amounts(given, resources) for given in (row.deserved, row.allocated, row.pending)]
         if limited:
-            line += [amounts(row.guarantee, resources), amounts(row.cap, resources)]
+            line += [amounts(row.guarantee, resources), amounts(row.cap, resources, zeros=True)]
         if nested:
             line.insert(1, row.parent or "-")
         lines.append(line)

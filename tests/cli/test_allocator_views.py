@@ -103,6 +103,13 @@ def test_queues_show_their_weights_guarantees_caps_and_what_they_deserve(busy: C
     assert yaml.safe_load(busy("queue", "-o", "yaml").out)["queues"] == data["queues"]
 
 
+def test_a_queue_that_may_hold_nothing_shows_its_cap(busy: Cli) -> None:
+    queues(busy, "queues: [{name: default, cap: {cpu: 0}}, {name: vision, cap: {cpu: 1}}]")
+    caps = {line.split()[0]: line for line in busy("queue").out.splitlines() if line.strip()}
+    assert caps["default"].endswith("cpu 0")
+    assert caps["vision"].endswith("cpu 1")
+
+
 def test_jobs_that_name_a_queue_which_is_not_there_are_told_below_the_table(busy: Cli) -> None:
     queues(busy, "queues: [{name: default}, {name: vision}]")
     assert json.loads(busy("queue", "-o", "json").out)["missing_queues"] == []
