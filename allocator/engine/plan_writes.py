@@ -27,6 +27,7 @@ from diflow.state.patches import live
 
 # A decision's text changes with its numbers: the least time between two updates of the text.
 _REPEAT_SECONDS = 60.0
+_UNPLACED = ", which lost their nodes"
 
 
 def plan_writes(
@@ -52,6 +53,9 @@ def plan_writes(
     explainer = Explainer(shown.snapshot, plan)
     for j, standing in enumerate(shown.standings):
         is_kept = int(plan.action[j]) == int(Action.KEEP)
+        if is_kept and not standing.is_fixed and (write := _unplaced_text(standing, j, explainer, now)) is not None:
+            use.append(write)
+            continue
         if standing.is_fixed or (is_kept and (standing.job.read.allocation is not None or not standing.is_placed)):
             continue  # nothing to write: most jobs in most plans
         roles = range(int(starts[j]), int(starts[j + 1]))
@@ -100,6 +104,23 @@ def _writes_of(
     write = _move(standing, target, decision, now)
     frees = standing.is_placed and bool(_shrinks(standing, target))
     return ([write], []) if frees else ([], [write])
+
+
+def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float) -> Write | None:
+    """Update the text of a job that is not preemptible and keeps what it holds while its user asked for more: if some
+    of its replicas have lost their nodes, the text of the plan that placed them is not true any more."""
+    read, last = standing.job.read, standing.job.read.decision
+    has_said = last.get("action") == "wait" and last.get("why", "").endswith(_UNPLACED)
+    if read.is_preemptible or read.allocation is None or not (has_said or last.get("action") in ("admit", "resize")):
+        return None
+    total = sum(read.running(role.name) for role in read.roles)
+    there = sum(map(len, standing.places.values())) + sum(map(len, standing.done.values()))
+    if not standing.is_placed or there >= total:
+        why = explainer.text(j, excluded=standing.excluded).split(": ", 2)[-1]
+        return patches.change_job(read, decision=decision_of("keep", why, now)) if has_said else None
+    room = "no node has room for" if explainer.lacks_room(j) else "nothing is placed for"
+    why = f"{room} {total - there} of its {counted(total, 'replica')}{_UNPLACED}"
+    return _text_write(read, decision_of("wait", why, now), Why.KEPT_NOT_PREEMPTIBLE, now)
 
 
 def _more_memory(read: JobRead) -> list[str]:

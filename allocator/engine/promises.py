@@ -16,7 +16,7 @@ from diflow.allocator.engine.admission import allocated, former_pods, needs
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.records import PodRead, Role
-from diflow.allocator.engine.standing import Lapsed, Standing
+from diflow.allocator.engine.standing import Lapsed, Standing, named_troubles
 from diflow.figures import counted, named
 
 # Back-off of a job whose place stayed unused for an unknown reason: (first, longest), doubled each time.
@@ -149,7 +149,9 @@ class Promises:
             self._stuck |= {pod.identity.uid for pod in culprits}
             why = f"pods that were to leave do not {seconds}: {named([_at(pod) for pod in culprits], _NAMED)}"
         else:
-            why = f"no use was made of it {seconds}"
+            nodes = {node for places in standing.unused.values() for node in places.values()}
+            closed = named_troubles({node: capacity.trouble(node) for node in nodes})
+            why = closed or f"no use was made of it {seconds}"
             until = now + _longer(_PAUSE_SECONDS, tries)
         self._bars[job.key] = _Bar(uid, read.roles, until, needs_pods)
         return Expired(standing, f"its place was given back: {why}", most)

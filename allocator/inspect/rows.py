@@ -202,8 +202,9 @@ def job_rows(seen: Seen) -> list[JobRow]:
     shares = dict(zip(s.job_names, share.tolist(), strict=True))
     order = {s.job_names[j]: place for place, j in enumerate(start_order(s).tolist())}
     out = seen.picture.left_out
+    is_open = {name: node.is_open for name, node in seen.state.nodes.items()}
     rows = [
-        _job(job, shares.get(job.title, 0.0), out.get(job.key, ""))
+        _job(job, shares.get(job.title, 0.0), out.get(job.key, ""), is_open)
         for job in seen.state.jobs.values()
         if not job.is_superseded
     ]
@@ -249,14 +250,14 @@ def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
     return taken, there
 
 
-def _job(job: Job, share: float, left_out: str = "") -> JobRow:
+def _job(job: Job, share: float, left_out: str, is_open: Mapping[str, bool]) -> JobRow:
     read = job.read
     placed = bool(read.allocation and read.allocation.round == read.current and read.allocation.has_node)
     granted = sum(read.running(role.name) for role in read.roles) if placed else 0
     live = [pod for pod in job.pods if not pod.is_terminating]
     observed = sum(pod.phase == "Running" for pod in live)
     done = sum(read.tree.finished(member) for _, _, member in job.members()) if granted else 0
-    unplaced = _unplaced(job) if granted else 0
+    unplaced = _unplaced(job, is_open) if granted else 0
     said = read.decision if read.decision.get("action") != "keep" else {}
     why, state = str(said.get("why") or ""), "running" if granted and observed + done >= granted else "starting"
     if why.startswith(STARTS) and (state == "running" or unplaced):
@@ -302,12 +303,21 @@ def _why_it_waits(action: str, why: str) -> str:
     return f"{_WAITS}: {why}" if action in _TAKE_BACK else why or "nothing is decided yet"
 
 
-def _unplaced(job: Job) -> int:
-    """The replicas that should run and have no node in the job's allocation."""
+def _unplaced(job: Job, is_open: Mapping[str, bool]) -> int:
+    """The replicas that should run and have no node in the job's allocation, or one that is closed and that their pods
+    have left. `is_open`: whether a node takes new pods."""
     at, tree = job.read.allocation, job.read.tree
     if at is None:
         return 0
-    return sum(not at.node(task, index) and not tree.finished(member) for task, index, member in job.members())
+    there = {(pod.member, pod.where) for pod in job.current_pods}
+
+    def has_place(task: str, index: int, member: str) -> bool:
+        node = at.node(task, index)
+        return bool(node) and (is_open.get(node, False) or (member, node) in there)
+
+    return sum(
+        not has_place(task, index, member) and not tree.finished(member) for task, index, member in job.members()
+    )
 
 
 def _places(job: Job) -> dict[str, int]:

@@ -114,6 +114,7 @@ _LEFT_OUT = (
     "the others again when their time is over"
 )
 _KEPT_WITHOUT = "keeps what it holds: no node that is not left out for it has room for the rest"
+_KEPT_NO_ROOM = "keeps what it holds: no node has room for the rest"
 _REFUSED = {Why.TOO_BIG: "can never start here", Why.NO_SUCH_QUEUE: "waits"}
 """The beginning of the text if the snapshot says why the job may not be placed."""
 _ALL = "keeps what it holds: it has all that it may have"
@@ -189,8 +190,10 @@ class Explainer:
             words = f"{_REFUSED[why]}: {refusal}"
         if why is Why.KEPT and not self._below_maximum(job):
             words = _ALL
-        if excluded and why in (Why.KEPT, Why.KEPT_NOT_PREEMPTIBLE) and self._lacks_room(job):
+        if excluded and why in (Why.KEPT, Why.KEPT_NOT_PREEMPTIBLE) and self.lacks_room(job):
             words = _KEPT_WITHOUT
+        elif why is Why.KEPT_NOT_PREEMPTIBLE and self.lacks_room(job):
+            words = _KEPT_NO_ROOM
         if why is Why.PLACED_AGAIN:
             words += self._out_of_limits(job)
         need, fits = plan.values[job, :2].tolist()
@@ -214,7 +217,7 @@ class Explainer:
         task = f"{need:g} × {self.snapshot.role_names[role]}, each {request(self.snapshot, role)}"
         return _TOO_BIG.format(task, most)
 
-    def _lacks_room(self, job: int) -> bool:
+    def lacks_room(self, job: int) -> bool:
         """It may have more replicas, and none of them fits anywhere."""
         growing = [role for role in self._roles(job) if self._may_grow(role)]
         return bool(growing) and not any(self.leftover.fit(role).fits for role in growing)

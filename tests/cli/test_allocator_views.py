@@ -181,6 +181,19 @@ def test_a_gang_that_its_node_check_sent_back_to_wait_says_so(busy: Cli) -> None
     assert said in _drawn(busy, 160)
 
 
+def test_a_job_that_lost_replicas_with_a_node_says_so(busy: Cli) -> None:
+    said = "no node has room for 1 of its 2 replicas, which lost their nodes"
+    put(busy, dijob("some", {"worker": 2}), at={"worker": ["b", ""]}, decided=("wait", said))
+    workflow = busy.api.objects[WORKFLOW.path("default")]["some"]
+    annotations = {**workflow["metadata"]["annotations"]}
+    # The pod has left the closed node, on which its place still is.
+    annotations[keys.ALLOCATION] = json.dumps({"round": "1", "nodes": {"worker": ["b", "c"]}, "since": 1.0, "first": 1})
+    busy.api.add(WORKFLOW, {**workflow, "metadata": {**workflow["metadata"], "annotations": annotations}})
+    text = busy("queue").out
+    assert f"default/some: 1 of 2 replicas waits for a new place: {said}" in text.splitlines()
+    assert said in busy("describe", "some").out
+
+
 @pytest.mark.parametrize("command", [("queue",), ("top",), ("explain", "big"), ("plan",)])
 def test_a_missing_right_is_one_line_that_names_it(busy: Cli, command: tuple[str, ...]) -> None:
     busy.api.rule(lambda r: no_right("nodes") if r.path.endswith("/nodes") else None)

@@ -78,6 +78,19 @@ def test_a_job_that_runs_says_what_it_holds_and_is_to_hold() -> None:
     ]
 
 
+def test_a_job_that_is_not_preemptible_and_lacks_replicas_says_that_they_have_no_room() -> None:
+    jobs = [
+        JobView("some", (worker(2, 1, 1, 3),), preemptible=False, placed={"worker": {"a": 1}}, started_seconds=0.0),
+        JobView("all", (worker(1, 1, 1),), preemptible=False, placed={"worker": {"a": 1}}, started_seconds=0.0),
+    ]
+    snapshot = build([NodeView("a", {"cpu": 4000, "memory": 16384, "pods": 9})], jobs, now_seconds=1000.0)
+    said = reason_texts.Explainer(snapshot, load_policy("fit").optimize(snapshot))
+    assert said.sentence(snapshot.job_names.index("some")).endswith(
+        "keeps what it holds: no node has room for the rest"
+    )
+    assert said.sentence(snapshot.job_names.index("all")).endswith("it is not preemptible, so it is never moved")
+
+
 def test_a_job_that_has_all_it_may_have_says_so() -> None:
     most = worker(1, 1, 1, 2)
     few = JobView("few", (most,), placed={"worker": {"n": 1}}, started_seconds=0.0)
