@@ -26,9 +26,7 @@ from diflow.state import nodecheck, nodenames, untrusted
 from diflow.state.exclusions import Exclusions
 from diflow.state.nodes import nodes as typed
 from diflow.state.nodes import packed_as_before, raw
-from diflow.state.parameters import ADMITTED
-from diflow.state.parameters import parameters as parameters_of
-from diflow.state.patches import NOT_ADMITTED, live, merged
+from diflow.state.parameters import without_places
 from diflow.state.tree import left_by_argo_retry
 
 _KEPT = frozenset({"Succeeded"})
@@ -194,7 +192,7 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
         labels.pop(label, None)
     _forget_what_counted(new["metadata"].get("annotations") or {})
     new["spec"].pop("shutdown", None)
-    if parameters := _without_places(workflow):
+    if parameters := without_places(workflow):
         new["spec"]["arguments"]["parameters"] = parameters
     return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
 
@@ -238,16 +236,9 @@ def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | Non
     _forget_what_counted(after)
     annotations = {name: after.get(name) for name in before if after.get(name) != before[name]}
     patch = {"status": status, **({"metadata": {"annotations": annotations}} if annotations else {})}
-    if parameters := _without_places(workflow):
+    if parameters := without_places(workflow):
         patch["spec"] = {"arguments": {"parameters": parameters}}
     return patch, {node_id for node_id in gone if nodes[node_id].get("type") == "Pod"}
-
-
-def _without_places(workflow: Mapping[str, Any]) -> list[dict[str, str]] | None:
-    """All parameters, if the places of the admission may still hold: they hold no more, as others may have them now."""
-    given = parameters_of(workflow)
-    holds = dict(given).get(keys.PARAM_PLACES, ADMITTED) not in (NOT_ADMITTED, ADMITTED)
-    return merged(given, live(places=ADMITTED)) if holds else None
 
 
 def _subtrees(tops: frozenset[str], names: Iterable[str]) -> set[str]:

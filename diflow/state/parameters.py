@@ -42,7 +42,7 @@ from diflow.state.failures import ALWAYS, Rules, rules_of
 from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.memory import MOST_MIB
-from diflow.state.patches import NOT_ADMITTED, incarnations_name
+from diflow.state.patches import NOT_ADMITTED, incarnations_name, live, merged
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
@@ -301,6 +301,14 @@ def _until(places: str, uid: str) -> float:
         return 0.0
     found = untrusted.mapping(places)
     return point_in_time(found.get("until")) or 0.0 if found.get("uid", uid) == uid else 0.0
+
+
+def without_places(workflow: Object) -> list[dict[str, str]] | None:
+    """All parameters of a Workflow, with the places of its admission invalid, so that new pods have gates: others may
+    have the places by now. None if they are invalid already."""
+    given = parameters(workflow)
+    holds = dict(given).get(keys.PARAM_PLACES, ADMITTED) not in (NOT_ADMITTED, ADMITTED)
+    return merged(given, live(places=ADMITTED)) if holds else None
 
 
 def parameters(workflow: Object) -> Pairs:
