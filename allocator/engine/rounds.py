@@ -53,7 +53,8 @@ def replacing_round(
     if not failure:
         return next_round(job, counts, nodes, now=now, decision=decision, note=note)
     if read.restarts >= read.backoff_limit:
-        why = f"{failure} after {counted(read.restarts, 'restart')}; backoffLimit is {read.backoff_limit}"
+        after = f" after {counted(read.restarts, 'restart')}" if read.restarts else ""
+        why = f"{failure}{after}; backoffLimit is {read.backoff_limit}"
         return patches.stop_job(
             read, decision=decision_of("stop", why, now), note=Note("Stopped", why, is_warning=True)
         )
