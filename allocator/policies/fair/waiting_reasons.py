@@ -161,11 +161,13 @@ class Binding:
 
     def _lacks(self, job: int, need: list[int]) -> dict[int, int]:
         """By resource: the gang's request minus what is idle on eligible nodes, if positive; of a gang that requires a
-        domain, on those of the best one."""
+        domain, on those of the best one, and of one that is confined to a pool, on those of the pool."""
         ledger, facts = self._ledger, self._ledger.facts
         nodes = np.zeros(ledger.snapshot.nodes, dtype=np.bool_)
         for role in facts.roles_of[job]:
-            nodes |= facts.eligible(facts.shape[role])
+            pool = ledger.pool_of.get(role)
+            eligible = facts.eligible(facts.shape[role])
+            nodes |= eligible if pool is None else eligible & (ledger.snapshot.node_pool == pool)
         there = best_room(ledger, job)
         if there is not None:
             nodes &= there

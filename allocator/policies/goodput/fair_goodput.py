@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import ADMIT, PREEMPT, RESIZE, WAIT, Plan, carry_out, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import BETWEEN_QUEUES, GENTLE, Cycle
@@ -25,10 +26,11 @@ from diflow.allocator.policies.fair.prepared import prepared, restored
 from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, usable_capacity
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed, joined, leaves_home, no_worse_than_keeping, recounted
+from diflow.allocator.policies.goodput.gangs import has_pools
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.policies.limits import as_within_maximums, within_maximums
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.policies.waiting import Feasibility
+from diflow.allocator.policies.waiting import Feasibility, empty_slots
 
 PARTS = 1e6
 """Resolution of met shares, as parts of the cluster; below it goodput decides."""
@@ -87,7 +89,9 @@ class FairGoodputPolicy:
         waits = (plan.action == WAIT) | ((plan.action == PREEMPT) & ~np.isin(plan.why, tuple(LOSSES)))
         if not waits.any():
             return plan
-        explained = self._cycle(carry_out(snapshot, plan)).reasons()
+        state = self._state(carry_out(snapshot, plan))
+        _confine(state.ledger, waits)
+        explained = Cycle(state, inside_queues=False).reasons()
         return replace(
             plan,
             why=frozen(np.where(waits, np.array(explained.why, dtype=np.int64), plan.why)),
@@ -96,7 +100,10 @@ class FairGoodputPolicy:
         )
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:
-        return Cycle(State(snapshot, self._settings, wanted=_largest(snapshot), grows=False), inside_queues=False)
+        return Cycle(self._state(snapshot), inside_queues=False)
+
+    def _state(self, snapshot: Snapshot) -> State:
+        return State(snapshot, self._settings, wanted=_largest(snapshot), grows=False)
 
     def _step(self, given: list[Given], snapshot: Snapshot) -> Plan:
         """One cycle: between queues, then inside them. Losses between queues are added to `given`."""
@@ -126,6 +133,26 @@ class FairGoodputPolicy:
 
     def _joined(self, snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
         return plan if leaves_home(snapshot, again) else joined(snapshot, plan, again)
+
+
+def _confine(ledger: Ledger, jobs: BoolArray) -> None:
+    """Confine these jobs (J), which hold nothing, to the pools of nodes in which the largest parts of their gangs fit
+    now: goodput starts a job with one role in one pool. Not those that no pool could hold."""
+    s = ledger.snapshot
+    if not has_pools(s):
+        return
+    known: dict[tuple[int, int], int] = {}
+    for job in np.flatnonzero(jobs).tolist():
+        role, *others = ledger.roles_of(job)
+        if others:
+            continue
+        shape, need = ledger.shape(role), int(s.role_min[role])
+        if (shape, need) not in known:
+            empty, now = (np.bincount(s.node_pool, there) for there in (empty_slots(s, role), ledger.slots(role)))
+            best = int(np.argmax(np.where(empty >= need, now, -1.0)))
+            known[shape, need] = best if empty[best] >= need else -1
+        if known[shape, need] >= 0:
+            ledger.pool_of[role] = known[shape, need]
 
 
 class Met:
