@@ -134,6 +134,7 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     """Print the existing lines in chronological order."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs import lookup  # noqa: PLC0415
+    from diflow.state.nodes import node_id_of  # noqa: PLC0415
     from diflow.state.observe import observe  # noqa: PLC0415
 
     job = lookup.get(name, cluster=cluster)
@@ -142,7 +143,7 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     _check_choice(seen, wanted, chosen)
     if not seen.attempts:
         note(f"{name} has no replicas yet, or has none any more: {job.status.message}")
-    pods = {_node(pod): pod for pod in job.pods}
+    pods = {node_id_of(pod): pod for pod in job.pods}
     printer = Printer(wanted, max((len(attempt.replica) for attempt, _ in chosen), default=0))
     streams = []
     for attempt, rank in chosen:
@@ -242,10 +243,6 @@ def _say_which(replica: str, container: str) -> None:
         note(f"{replica}: its work did not begin, as the init container {container} failed; this is its output:")
 
 
-def _node(pod: dict[str, Any]) -> str:
-    return str((pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-id") or "")
-
-
 def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None = None) -> int:
     """Print the logs of all replicas until the job has ended. Returns 1 if it failed."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
@@ -289,6 +286,8 @@ class _Readers:
 
     def read(self, seen: Observation, pods: Sequence[dict[str, Any]]) -> None:
         """Start to read the pods that are new."""
+        from diflow.state.nodes import node_id_of  # noqa: PLC0415
+
         is_first = self._passed is None
         if self._passed is None:
             _check_choice(seen, self._wanted, _chosen(seen, self._wanted))
@@ -298,7 +297,7 @@ class _Readers:
         ranks = _ranks(seen)
         by_node = {attempt.node_id: attempt for attempt in seen.attempts if attempt.node_id not in self._passed}
         for pod in pods:
-            attempt = by_node.get(_node(pod))
+            attempt = by_node.get(node_id_of(pod))
             container = _container(pod)
             if attempt is None or attempt.node_id in self._threads or not container:
                 continue

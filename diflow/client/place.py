@@ -16,7 +16,7 @@ _MOST_BYTES: Final = 65_536  # of a file; a token has about 1,100
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Membership:
     """A replica's rank, round and number of replicas at one time. None is unknown."""
 
     rank: int | None
@@ -42,10 +42,10 @@ class Place:
         """The pod's current token, which the kubelet renews before it expires; None if there is none."""
         return _text(self.token_file)
 
-    def standing(self) -> Standing:
+    def membership(self) -> Membership:
         """Rank, round and number of replicas from the files, else from the environment at the start."""
         rank, replicas = self._now("rank"), self._now("replicas")
-        return Standing(
+        return Membership(
             rank=self.rank if rank is None else rank,
             round=self._now("round"),
             replicas=self.replicas if replicas is None else replicas,

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from diflow.client.courier import Courier
-from diflow.client.place import Place, Standing, find
+from diflow.client.place import Membership, Place, find
 from diflow.client.readings import Readings
 from diflow.client.shards import Shards
 from diflow.client.stop import Stop
@@ -70,7 +70,7 @@ class Client:
         self._lock = threading.RLock()  # reentrant: a callback of on_stop may interrupt
         self._readings = Readings()
         self._wrong: set[str] = set()
-        self._standing: tuple[float, Standing] | None = None
+        self._membership: tuple[float, Membership] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Client, (self._environ,))
@@ -251,13 +251,13 @@ class Client:
         line = self._line
         assert line is not None
         with self._lock:
-            return self._readings.body(line.place.standing())
+            return self._readings.body(line.place.membership())
 
-    def _now(self, line: _Line) -> Standing:
+    def _now(self, line: _Line) -> Membership:
         at = self._clock()
-        if self._standing is None or not 0 <= at - self._standing[0] < _STANDING_SECONDS:
-            self._standing = at, line.place.standing()
-        return self._standing[1]
+        if self._membership is None or not 0 <= at - self._membership[0] < _STANDING_SECONDS:
+            self._membership = at, line.place.membership()
+        return self._membership[1]
 
     def _change(self, method: str, n: int, task: str | None, timeout_seconds: float) -> None:
         try:

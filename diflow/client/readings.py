@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from diflow.client.place import Standing
+from diflow.client.place import Membership
 
 _HIGHEST: Final = 1e15
 _HIGHEST_COUNT: Final = 10**9
@@ -54,8 +54,8 @@ class Readings:
             self._observe((nodes, count, batch), step if compute is None else min(compute, step), step)
         return wrong
 
-    def body(self, now: Standing) -> dict[str, Any]:
-        """The report of all recorded values, from a replica with this standing."""
+    def body(self, now: Membership) -> dict[str, Any]:
+        """The report of all recorded values, from a replica with this membership."""
         is_whole = "replicas" in self._said
         place = {"rank": None if is_whole else now.rank, "round": now.round, "replicas": now.replicas}
         out: dict[str, Any] = {name: value for name, value in place.items() if value is not None}

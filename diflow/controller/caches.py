@@ -37,7 +37,7 @@ _OF_CONTAINER: Final = ("name", "ready", "started", "restartCount", "state", "la
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowRead:
+class OwnedWorkflow:
     """A Workflow that a DIJob owns. `packed` has what its status is derived from, `link` what `chain` reads."""
 
     job: Key
@@ -81,7 +81,7 @@ class Caches:
         given = {**space, **options}
         self._tell = on_change
         self._lock = threading.Lock()
-        self._workflows: dict[Key, dict[str, WorkflowRead]] = {}
+        self._workflows: dict[Key, dict[str, OwnedWorkflow]] = {}
         self._job_of: dict[Key, Key] = {}
         self._pods: dict[Key, dict[str, Json]] = {}
         self._waiting: dict[Key, set[Key]] = {}
@@ -113,7 +113,7 @@ class Caches:
         copied = (part for part in owned.values() if chain.is_copy(part.link))
         return [part.unpack() for part in itertools.islice(copied, MOST_COPIES)]
 
-    def _owned(self, key: Key, owner: str) -> dict[str, WorkflowRead]:
+    def _owned(self, key: Key, owner: str) -> dict[str, OwnedWorkflow]:
         with self._lock:
             return {name: one for name, one in self._workflows.get(key, {}).items() if one.owner == owner}
 
@@ -178,8 +178,8 @@ class Caches:
             self._tell(job)
 
     def _on_workflow(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
-        before: WorkflowRead | None = old["read"] if old else None
-        after: WorkflowRead | None = new["read"] if new else None
+        before: OwnedWorkflow | None = old["read"] if old else None
+        after: OwnedWorkflow | None = new["read"] if new else None
         with self._lock:
             if before is not None:
                 _drop(self._workflows, before.job, key[1])
@@ -218,7 +218,7 @@ def _trim_workflow(obj: Json) -> Json | None:
         "status": untrusted.sub(obj, "status"),
     }
     packed = zlib.compress(json.dumps(kept).encode(), 1)
-    return {"read": WorkflowRead((metadata["namespace"], name), uid, chain.link(obj), packed)}
+    return {"read": OwnedWorkflow((metadata["namespace"], name), uid, chain.link(obj), packed)}
 
 
 def _trim_pod(obj: Json) -> Json:

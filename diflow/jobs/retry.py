@@ -24,8 +24,8 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.state import nodecheck, nodenames, untrusted
 from diflow.state.exclusions import Exclusions
+from diflow.state.nodes import node_id_of, packed_as_before, raw
 from diflow.state.nodes import nodes as typed
-from diflow.state.nodes import packed_as_before, raw
 from diflow.state.parameters import without_places
 from diflow.state.tree import left_by_argo_retry
 
@@ -125,24 +125,25 @@ def _resume(name: str, *, namespace: str | None, cluster: Cluster) -> None:
 
 
 def _pods_of(cluster: Cluster, workflow: str, nodes: set[str], *, namespace: str | None) -> list[dict[str, Any]]:
-    """The metadata of the pods of these nodes."""
+    """The pods of these nodes, with their metadata alone."""
     if not nodes:
         return []
     pods = cluster.list_all(POD, namespace=namespace, labels=selector(workflow), metadata_only=True)
-    return [pod["metadata"] for pod in pods if _node_id(pod["metadata"]) in nodes]
+    return [pod for pod in pods if node_id_of(pod) in nodes]
 
 
 def _delete(cluster: Cluster, workflow: str, pods: list[dict[str, Any]], *, namespace: str | None) -> None:
     """Delete these pods, and wait until they are gone, as the new ones have the same names."""
 
     def delete(pod: dict[str, Any]) -> None:
-        cluster.delete(POD, pod["name"], namespace=namespace, uid=pod["uid"])
+        metadata = pod["metadata"]
+        cluster.delete(POD, metadata["name"], namespace=namespace, uid=metadata["uid"])
 
     if not pods:
         return
     with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
         list(pool.map(delete, pods))
-    nodes = {_node_id(pod) for pod in pods}
+    nodes = {node_id_of(pod) for pod in pods}
     deadline = time.monotonic() + _PODS_GONE_SECONDS
     pause, longest = _POLL_SECONDS
     while _pods_of(cluster, workflow, nodes, namespace=namespace):
@@ -150,10 +151,6 @@ def _delete(cluster: Cluster, workflow: str, pods: list[dict[str, Any]], *, name
             raise ConflictError(f"old pods of job {workflow} are still being deleted: try again in a moment")
         time.sleep(pause)
         pause = min(2 * pause, longest)
-
-
-def _node_id(pod: dict[str, Any]) -> str:
-    return str((pod.get("annotations") or {}).get("workflows.argoproj.io/node-id") or "")
 
 
 def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[str]]:

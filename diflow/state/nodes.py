@@ -180,10 +180,15 @@ def _text_of(packed: Any) -> bytes | None:
     return bytes(out) if unzip.eof else None
 
 
+def node_id_of(pod: Object) -> str:
+    """The id of the node in Argo's tree that a pod belongs to; "" if it has none."""
+    return untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID))
+
+
 def _of_pods(pods: Sequence[Object]) -> Iterator[tuple[str, Object]]:
     for pod in pods:
         annotations = untrusted.sub(pod, "metadata", "annotations")
-        node_id = untrusted.string(annotations.get(_NODE_ID))
+        node_id = node_id_of(pod)
         yield (
             node_id,
             {

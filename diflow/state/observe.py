@@ -25,7 +25,6 @@ from diflow.state.tree import is_never_made, read_tree
 Object = Mapping[str, Any]
 _Fields = dict[str, Any]
 
-_NODE_ID = "workflows.argoproj.io/node-id"
 _ARGO_MAIN = "main"  # Argo's name of the main container
 _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
@@ -226,7 +225,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         found = tuple(node for node in found if node.place is None or node.place.round == FIRST_ROUND)
         state = replace(state, rounds=(FIRST_ROUND,))
         fields["rounds"] = state.rounds
-    by_node = {untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID)): pod for pod in pods}
+    by_node = {nodes.node_id_of(pod): pod for pod in pods}
     tasks = dict.fromkeys(fields.pop("tasks"))
     rules_of = cache(state.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
     attempts: list[Attempt] = []

@@ -20,9 +20,9 @@ from diflow import keys, names
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import ACCESS_REVIEW, WORKFLOW, Kind
-from diflow.server.api.cache import Cache, JobView
+from diflow.server.api.cache import Cache, ServedJob
 from diflow.server.api.identity import Identity, User, claims
-from diflow.server.api.reading import PodRead
+from diflow.server.api.reading import ServedPod
 from diflow.server.http.errors import forbidden, from_diflow, gone, unauthorized, unavailable
 from diflow.server.http.pool import Pool
 
@@ -44,7 +44,7 @@ class Caller:
     """
 
     name: str
-    pod: PodRead | None = None
+    pod: ServedPod | None = None
     is_foreign: bool = False
 
 
@@ -207,7 +207,7 @@ class Access:
         return Caller(name, pod) if pod.job == job else Caller(name, is_foreign=True)
 
 
-def _check_round(view: JobView, pod: PodRead, *, late: bool) -> None:
+def _check_round(view: ServedJob, pod: ServedPod, *, late: bool) -> None:
     """Raises ApiError: 410 for a pod of an earlier round of its job (if it may not be `late`), 503 for a later round
     than the cache has, 403 for any other pod."""
     if view.had(pod):

@@ -18,7 +18,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector
 from diflow.kube.reflectors import Reflectors
-from diflow.server.api.reading import PodRead, WorkflowRead, address, read_pod, read_workflow
+from diflow.server.api.reading import ServedPod, ServedWorkflow, address, read_pod, read_workflow
 from diflow.server.http import envelope
 from diflow.state import chain, untrusted
 
@@ -30,7 +30,7 @@ JobKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class JobView:
+class ServedJob:
     """A snapshot of a job: its current Workflow, and the pods of its current round.
 
     `members` has an entry for each wanted replica, by rank (tasks in their order, then by index); None without a pod.
@@ -38,9 +38,9 @@ class JobView:
 
     namespace: str
     name: str
-    workflow: WorkflowRead
-    members: tuple[PodRead | None, ...]
-    pods: tuple[PodRead, ...]
+    workflow: ServedWorkflow
+    members: tuple[ServedPod | None, ...]
+    pods: tuple[ServedPod, ...]
     """All pods of the current round, including those that are being replaced."""
     earlier: frozenset[tuple[str, str]] = frozenset()
     """(name, uid) of the job's earlier Workflows."""
@@ -61,7 +61,7 @@ class JobView:
         found = [pod.address if pod is not None else "" for pod in self.members]
         return envelope.bare(found) if found and all(found) else None
 
-    def rank_of(self, pod: PodRead) -> int | None:
+    def rank_of(self, pod: ServedPod) -> int | None:
         """The rank over the whole job of a pod of the current round, None if its index is above the task's count."""
         first = 0
         for task, count in self.workflow.counts.items():
@@ -78,7 +78,7 @@ class JobView:
             rank -= count
         return ""
 
-    def has(self, pod: PodRead) -> bool:
+    def has(self, pod: ServedPod) -> bool:
         """The pod belongs to this job's current round (and not to another Workflow of the same name)."""
         return (
             pod.namespace == self.namespace
@@ -88,17 +88,17 @@ class JobView:
             and bool(pod.round)
         )
 
-    def _has_modules(self, pod: PodRead) -> bool:
+    def _has_modules(self, pod: ServedPod) -> bool:
         """Of a v1alpha1 job, whose rounds run side by side; the coordinator is in the first one."""
         return self.workflow.modules is not None and pod.round != self.workflow.current
 
-    def _lives(self, pod: PodRead) -> bool | None:
+    def _lives(self, pod: ServedPod) -> bool | None:
         """Whether the replica of this pod is wanted; None if the job has no such one yet."""
         known = self.workflow.modules.replicas if self.workflow.modules is not None else ()
         place = (pod.round, pod.task, pod.index)
         return next((not one.is_released for one in known if (one.round, one.module, one.index) == place), None)
 
-    def had(self, pod: PodRead) -> bool:
+    def had(self, pod: ServedPod) -> bool:
         """The pod belongs to an earlier round of this job."""
         if pod.namespace != self.namespace:
             return False
@@ -109,7 +109,7 @@ class JobView:
         was, now = _rounds(pod, self.workflow)
         return 1 <= was < now
 
-    def will_have(self, pod: PodRead) -> bool:
+    def will_have(self, pod: ServedPod) -> bool:
         """The pod's labels name a later round of this job than the cache has: pods and Workflows have separate watches,
         and that of Workflows may be behind."""
         if self._has_modules(pod) and self._lives(pod) is not None:
@@ -154,11 +154,11 @@ class Cache:
         space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
         given: dict[str, Any] = {"clock": clock, **options}
         self._lock = threading.Lock()
-        self._parts: dict[JobKey, dict[str, WorkflowRead]] = {}
+        self._parts: dict[JobKey, dict[str, ServedWorkflow]] = {}
         self._job_of: dict[Key, str] = {}
-        self._pods: dict[Key, dict[str, PodRead]] = {}
-        self._by_address: dict[str, dict[Key, PodRead]] = {}
-        self._views: dict[JobKey, JobView] = {}
+        self._pods: dict[Key, dict[str, ServedPod]] = {}
+        self._by_address: dict[str, dict[Key, ServedPod]] = {}
+        self._views: dict[JobKey, ServedJob] = {}
         self._subscribers: tuple[Callable[[JobKey], None], ...] = ()
         self.workflows = Reflector(
             cluster, WORKFLOW, labels=keys.MANAGED, trim=self._trim_workflow, on_change=self._workflow, **space, **given
@@ -213,7 +213,7 @@ class Cache:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def job(self, namespace: str, name: str) -> JobView | None:
+    def job(self, namespace: str, name: str) -> ServedJob | None:
         """A job by its name, or None."""
         key = (namespace, name)
         view = self._views.get(key)
@@ -236,19 +236,19 @@ class Cache:
                 if pod.owner == part.uid
             )
 
-    def jobs(self) -> list[JobView]:
+    def jobs(self) -> list[ServedJob]:
         """All jobs, in no order."""
         with self._lock:
             found = list(self._parts)
         views = (self.job(*key) for key in found)
         return [view for view in views if view is not None]
 
-    def pod(self, namespace: str, name: str) -> PodRead | None:
+    def pod(self, namespace: str, name: str) -> ServedPod | None:
         """A pod of a job by its own name."""
         kept = self.pods.get(namespace, name)
         return kept["read"] if kept is not None else None
 
-    def pod_at(self, host: str) -> PodRead | None:
+    def pod_at(self, host: str) -> ServedPod | None:
         """The pod with this address; None if there is none or several, or if it is the node's address (hostNetwork)."""
         with self._lock:
             found = list(self._by_address.get(host, {}).values())
@@ -337,7 +337,7 @@ class Cache:
             for subscriber in self._subscribers:
                 subscriber(key)
 
-    def _view(self, key: JobKey) -> JobView | None:
+    def _view(self, key: JobKey) -> ServedJob | None:
         parts = self._parts.get(key)
         if not parts:
             return None
@@ -350,16 +350,16 @@ class Cache:
             if pod.owner == workflow.uid and pod.round == workflow.current
         ]
         # Of several pods of one replica, the newest that is not terminating.
-        best: dict[tuple[str, int], PodRead] = {}
+        best: dict[tuple[str, int], ServedPod] = {}
         for pod in sorted(current, key=lambda p: (not p.is_ending, p.created, p.name)):
             best[pod.task, pod.index] = pod
         members = tuple(best.get((task, i)) for task, count in workflow.counts.items() for i in range(count))
         at = chain.part(workflow.link)
         earlier = frozenset((part.name, part.uid) for part in parts.values() if chain.part(part.link) < at)
-        return JobView(key[0], key[1], workflow, members, tuple(current), earlier)
+        return ServedJob(key[0], key[1], workflow, members, tuple(current), earlier)
 
 
-def _current(parts: Mapping[str, WorkflowRead], job: str) -> WorkflowRead | None:
+def _current(parts: Mapping[str, ServedWorkflow], job: str) -> ServedWorkflow | None:
     """The job's current Workflow: the one with the job's name, or the last of those that continue it.
 
     `parts` are found by a label alone, so a link counts only if both Workflows name each other. If the first Workflow
@@ -378,7 +378,7 @@ def _current(parts: Mapping[str, WorkflowRead], job: str) -> WorkflowRead | None
     return at
 
 
-def _rounds(pod: PodRead, workflow: WorkflowRead) -> tuple[int, int]:
+def _rounds(pod: ServedPod, workflow: ServedWorkflow) -> tuple[int, int]:
     """(the pod's round, the job's current round); 0 for what is no number."""
     was, now = untrusted.whole(pod.round), untrusted.whole(workflow.current)
     return was if was is not None and pod.round == str(was) else 0, now or 0
@@ -388,7 +388,7 @@ def _read(kept: Json | None) -> Any:
     return kept["read"] if kept is not None else None
 
 
-def _drop(index: dict[Any, dict[Any, PodRead]], home: Any, name: Any) -> None:
+def _drop(index: dict[Any, dict[Any, ServedPod]], home: Any, name: Any) -> None:
     inside = index.get(home)
     if inside is not None:
         inside.pop(name, None)

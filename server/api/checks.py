@@ -20,10 +20,10 @@ from diflow import keys
 from diflow.errors import DiflowError, InvalidError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.server.api.cache import Cache, JobKey, JobView
+from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.models import NodeCheckReport
 from diflow.server.api.own_writes import OwnWrite, can_be_tested
-from diflow.server.api.reading import PodRead, WorkflowRead, read_workflow
+from diflow.server.api.reading import ServedPod, ServedWorkflow, read_workflow
 from diflow.server.http.errors import ApiError, conflict, unavailable
 from diflow.server.http.pool import Pool
 from diflow.state import nodecheck, untrusted
@@ -80,7 +80,7 @@ class Checks:
         self._waiting: dict[JobKey, _Waiting] = {}
         self._judge = Judge()
 
-    def take(self, view: JobView, pod: PodRead, rank: int, body: NodeCheckReport) -> Verdict:
+    def take(self, view: ServedJob, pod: ServedPod, rank: int, body: NodeCheckReport) -> Verdict:
         """Accept the result of a pod, and say whether its work may begin. Raises ApiError."""
         read = view.workflow
         if not read.check_seconds:
@@ -102,7 +102,7 @@ class Checks:
             if waiting.writer is not None:
                 waiting.writer.cancel()
 
-    def _verdict(self, view: JobView, record: Record, rank: int) -> Verdict:
+    def _verdict(self, view: ServedJob, record: Record, rank: int) -> Verdict:
         read = view.workflow
         pods = {rank: pod for rank, pod in enumerate(view.members) if pod is not None}
         wanted = len(view.members)
@@ -121,7 +121,7 @@ class Checks:
             return Verdict(False, f"is placed again without {nodecheck.summary(faults)}", len(found), wanted)
         return Verdict(True, "", len(found), wanted)
 
-    def _keep(self, view: JobView, rank: int, entry: Entry, *, began: float) -> None:
+    def _keep(self, view: ServedJob, rank: int, entry: Entry, *, began: float) -> None:
         key = (view.namespace, view.name)
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -198,7 +198,7 @@ class Checks:
             return
 
 
-def _change(read: WorkflowRead, text: str, *, is_ours: bool) -> list[dict[str, Any]]:
+def _change(read: ServedWorkflow, text: str, *, is_ours: bool) -> list[dict[str, Any]]:
     """The patch that replaces the results as they were read. `is_ours`: what is there is no text that a user has put
     there and that is not read."""
     tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from diflow.errors import DiflowError
 from diflow.server.api.access import Access, Caller, Verb
-from diflow.server.api.cache import Cache, JobView
+from diflow.server.api.cache import Cache, ServedJob
 from diflow.server.api.checks import Checks
 from diflow.server.api.discovery import Discovery
 from diflow.server.api.identity import Identity
@@ -93,7 +93,7 @@ class Core:
 
     async def job(
         self, exchange: Exchange, namespace: str, name: str, verb: Verb, *, late: bool = False
-    ) -> tuple[JobView, Caller]:
+    ) -> tuple[ServedJob, Caller]:
         """The job of a request, and its caller. Authorisation comes first: a 404 must not reveal which jobs exist.
         `late`: also for pods of earlier rounds that have not ended.
 
@@ -114,7 +114,7 @@ class Core:
 
     async def reported(
         self, exchange: Exchange, namespace: str, name: str, *, late: bool = False
-    ) -> tuple[JobView, Caller]:
+    ) -> tuple[ServedJob, Caller]:
         """As `job`, for a report: refused (403) from a pod of another job, and (410) when the job has ended."""
         view, caller = await self.job(exchange, namespace, name, "patch", late=late)
         if caller.is_foreign:
@@ -151,7 +151,7 @@ class Core:
             return
 
 
-def check_not_over(view: JobView) -> None:
+def check_not_over(view: ServedJob) -> None:
     """Raises ApiError (410) if the job has ended."""
     if view.workflow.is_over:
         raise gone(f"job {view.namespace}.{view.name} has ended")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from diflow.server.api.reading import WorkflowRead
+from diflow.server.api.reading import ServedWorkflow
 from diflow.state import untrusted
 
 _VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
@@ -26,12 +26,12 @@ class OwnWrite:
     version: int = 0
 
     @classmethod
-    def of(cls, read: WorkflowRead, text: str, answer: Mapping[str, Any]) -> Self:
+    def of(cls, read: ServedWorkflow, text: str, answer: Mapping[str, Any]) -> Self:
         """The write of `text` to which the API server has answered with this object."""
         version = untrusted.sub(answer, "metadata").get("resourceVersion")
         return cls(read.uid, text, untrusted.whole(version, digits=_VERSION_DIGITS) or 0)
 
-    def is_newer(self, read: WorkflowRead) -> bool:
+    def is_newer(self, read: ServedWorkflow) -> bool:
         """Whether the Workflow was read before this write."""
         known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
         return self.uid == read.uid and known is not None and known < self.version

@@ -26,7 +26,7 @@ _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowRead:
+class ServedWorkflow:
     """One Workflow of a job. `counts` has the replicas of each task in the current round, in the tasks' order.
 
     `profilings` is None if this server cannot have written it; `profilings_at` is the index of that parameter, None if
@@ -76,7 +76,7 @@ class WorkflowRead:
 
 
 @dataclass(frozen=True, slots=True)
-class PodRead:
+class ServedPod:
     """A pod that has not ended. `owner` is the uid of its Workflow, `address` "" while it has none, `index` -1 if it is
     not known. `more` is kept for others (`cache.More`).
     """
@@ -99,13 +99,13 @@ class PodRead:
     more: Any = None
 
 
-def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
+def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow:
     """What to keep of a job's Workflow."""
     state = JobState.parse(obj)
     check = _node_check(state)
     tasks = state.tasks if not state.problem else ()
     at = next((i for i, (name, _) in enumerate(state.parameters) if name == keys.PARAM_PROFILINGS), None)
-    return WorkflowRead(
+    return ServedWorkflow(
         namespace=state.namespace,
         name=state.workflow,
         uid=state.uid,
@@ -158,11 +158,11 @@ def _profilings(obj: Mapping[str, Any]) -> str | None:
     return value if isinstance(value, str) and len(value) <= LONGEST_PROFILINGS else None
 
 
-def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> PodRead:
+def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> ServedPod:
     """What to keep of a job's pod."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return PodRead(
+    return ServedPod(
         namespace=str(metadata.get("namespace") or ""),
         name=str(metadata["name"]),
         uid=str(metadata.get("uid") or ""),

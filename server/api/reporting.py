@@ -25,11 +25,11 @@ from diflow.deadlines import Deadlines
 from diflow.errors import DiflowError, InvalidError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.server.api.cache import Cache, JobKey, JobView
+from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.folding import Report, Shape, fold, written_at
 from diflow.server.api.models import Profiling
 from diflow.server.api.own_writes import OwnWrite, can_be_tested
-from diflow.server.api.reading import WorkflowRead, read_workflow
+from diflow.server.api.reading import ServedWorkflow, read_workflow
 from diflow.server.api.turns import Turns
 from diflow.server.http.errors import ApiError, unavailable
 from diflow.server.http.pool import Pool
@@ -136,7 +136,7 @@ class Reporter:
         """The number of jobs with state in memory."""
         return len(self._waiting.keys() | self._written.keys())
 
-    def take(self, view: JobView, rank: int, report: Report) -> None:
+    def take(self, view: ServedJob, rank: int, report: Report) -> None:
         """Accept a report; it replaces an older one of that rank. Raises ApiError (503) for too many jobs."""
         key = (view.namespace, view.name)
         waiting = self._of(key)
@@ -344,7 +344,7 @@ class Reporter:
             return
 
 
-def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
+def shape(view: ServedJob, read: ServedWorkflow | None = None) -> Shape:
     """The job's current allocation, for `fold`."""
     read = read or view.workflow
     elastic = read.elastic
@@ -352,14 +352,14 @@ def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
     return Shape(read.current, elastic, max(1, len(nodes)), read.counts, read.deadlines is not None, read.pool)
 
 
-def _due(view: JobView, deadlines: Deadlines) -> float:
+def _due(view: ServedJob, deadlines: Deadlines) -> float:
     """When it has to be written of this job that a server listens."""
     found = signals.of(untrusted.mapping(view.workflow.profilings or ""))
     began = (untrusted.seconds(pod.created) for pod in view.members if pod is not None)
     return signals.next_write(found, deadlines, round_=view.workflow.current, began=began)
 
 
-def _with_signs(waiting: _Waiting, view: JobView, rank: int, report: Report) -> Report:
+def _with_signs(waiting: _Waiting, view: ServedJob, rank: int, report: Report) -> Report:
     """The report with whether its replica is alive, and with the values of an earlier one that still waits: a monitor
     and the program of a replica report in turns."""
     body = report.body
@@ -378,7 +378,7 @@ def _with_signs(waiting: _Waiting, view: JobView, rank: int, report: Report) -> 
     return replace(report, body=before.body.model_copy(update=given), is_alive=is_alive or before.is_alive)
 
 
-def _change(read: WorkflowRead, text: str) -> list[dict[str, Any]]:
+def _change(read: ServedWorkflow, text: str) -> list[dict[str, Any]]:
     tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]
     parameters = "/spec/arguments/parameters"
     if read.profilings_at is None:

@@ -23,7 +23,7 @@ from diflow.jobs.scale_requests import CurrentRequests, current_requests
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.cache import Cache
-from diflow.server.api.reading import WorkflowRead, read_workflow
+from diflow.server.api.reading import ServedWorkflow, read_workflow
 from diflow.server.http.errors import (
     ApiError,
     bad_request,
@@ -223,19 +223,19 @@ class ScaleRequests:
             raise NotFoundError("the Workflow belongs to another job")
         return found
 
-    def _check(self, read: WorkflowRead, asked: ScaleRequest) -> None:
+    def _check(self, read: ServedWorkflow, asked: ScaleRequest) -> None:
         check_generation(read, asked.generation)
         if not read.is_gang:
             raise conflict("the job has scheduling none: Argo alone runs it, and no allocator acts on the number")
 
 
-def check_readable(read: WorkflowRead) -> None:
+def check_readable(read: ServedWorkflow) -> None:
     """Raises ApiError (409) if the job's Workflow cannot be read."""
     if read.problem:
         raise conflict(f"job {read.namespace}.{read.job} cannot be read: {read.problem}")
 
 
-def check_generation(read: WorkflowRead, generation: str | None) -> None:
+def check_generation(read: ServedWorkflow, generation: str | None) -> None:
     """Raises ApiError (409) if the caller names another round than the current one."""
     if generation is not None and generation != read.current:
         raise conflict(f"generation {generation} is not the current one, which is {read.current or 'not known'}")

@@ -26,8 +26,8 @@ from diflow.errors import (
 )
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
-from diflow.server.api.cache import Cache, JobKey, JobView
-from diflow.server.api.reading import PodRead
+from diflow.server.api.cache import Cache, JobKey, ServedJob
+from diflow.server.api.reading import ServedPod
 from diflow.server.http.errors import ApiError, conflict, from_diflow, unavailable
 from diflow.server.http.pool import Pool
 from diflow.shards.ledger import GRACE_SECONDS, MOST_BYTES, Answer, Ask, Ledger, Living
@@ -49,7 +49,7 @@ log = structlog.get_logger("diflow.server")
 @dataclass(slots=True, eq=False)
 class _Waiting:
     ask: Ask
-    pod: PodRead
+    pod: ServedPod
     answered: asyncio.Future[Answer]
 
 
@@ -57,7 +57,7 @@ class _Waiting:
 class _Line:
     waiting: list[_Waiting] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
-    view: JobView | None = None
+    view: ServedJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Shards:
         self._lines: dict[JobKey, _Line] = {}
         self._known: dict[JobKey, _Stored] = {}
 
-    async def ask(self, view: JobView, ask: Ask, pod: PodRead) -> Answer:
+    async def ask(self, view: ServedJob, ask: Ask, pod: ServedPod) -> Answer:
         """Carry out a request of a pod, and return the answer when it is stored. Raises ApiError.
 
         A pod of an earlier round gets no more shards.
@@ -132,7 +132,7 @@ class Shards:
 
     # --- in a thread ----------------------------------------------------------------------------------------------
 
-    def _write(self, view: JobView, batch: list[_Waiting]) -> list[Answer | ApiError]:
+    def _write(self, view: ServedJob, batch: list[_Waiting]) -> list[Answer | ApiError]:
         """Carry out the requests on the stored ledger, and store it. Raises ApiError."""
         key = (view.namespace, view.name)
         stored = self._known.get(key)
@@ -175,14 +175,14 @@ class Shards:
         self._known.pop(key, None)
         raise unavailable("others write the shards of this job at the same time")
 
-    def _carry_out(self, view: JobView, ledger: Ledger, batch: list[_Waiting]) -> list[Answer | ApiError]:
+    def _carry_out(self, view: ServedJob, ledger: Ledger, batch: list[_Waiting]) -> list[Answer | ApiError]:
         """Carry out the requests on the ledger. Pods of earlier rounds get no more shards."""
         living, now = self._living(view), self._wall()
         latest = self._cache.job(view.namespace, view.name) or view
         asks = [replace(one.ask, wants=0) if latest.had(one.pod) else one.ask for one in batch]
         return [_one(ledger, ask, now, living) for ask in asks]
 
-    def _read(self, view: JobView) -> _Stored:
+    def _read(self, view: ServedJob) -> _Stored:
         found = self._cluster.find(CONFIG_MAP, PREFIX + view.name, namespace=view.namespace)
         if found is None:
             return _Stored("", "", frozenset())
@@ -197,7 +197,7 @@ class Shards:
             frozenset(owners & mine),
         )
 
-    def _store(self, view: JobView, stored: _Stored, text: str) -> _Stored:
+    def _store(self, view: ServedJob, stored: _Stored, text: str) -> _Stored:
         owner = {
             "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
             "kind": WORKFLOW.name,
@@ -221,7 +221,7 @@ class Shards:
             made = self._cluster.create(CONFIG_MAP, body, namespace=view.namespace, manager=keys.SERVER)
         return _Stored(str(made["metadata"]["resourceVersion"]), text, frozenset({view.workflow.uid}))
 
-    def _living(self, view: JobView) -> Living:
+    def _living(self, view: ServedJob) -> Living:
         """The pods that have not ended, as of when the copy of the pods was last known to be complete.
 
         Those of an earlier round save their checkpoints while they end, so their shards are not given to others yet.
@@ -230,7 +230,7 @@ class Shards:
         return Living(self._cache.living(view.namespace, view.name), as_of)
 
 
-def _parse(view: JobView, stored: _Stored) -> Ledger:
+def _parse(view: ServedJob, stored: _Stored) -> Ledger:
     if not stored.text:
         return Ledger()
     try:

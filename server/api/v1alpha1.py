@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from diflow.amounts import exact
 from diflow.bounds import MOST_REPLICAS
 from diflow.server.api.access import Verb
-from diflow.server.api.cache import JobView
+from diflow.server.api.cache import ServedJob
 from diflow.server.api.core import Core, Endpoint, Handler
 from diflow.server.api.modules import Plan, Wanted, deleting, replacing
 from diflow.server.http import envelope, strictjson
@@ -138,7 +138,7 @@ class V1Alpha1:
         known, named = await self._core.writes.run((namespace, view.name), write)
         await exchange.answer(envelope.success(message, _answer(known, namespace, coordinator, named)))
 
-    async def _module(self, exchange: Exchange, namespace: str, name: str, verb: Verb) -> tuple[JobView, Modules]:
+    async def _module(self, exchange: Exchange, namespace: str, name: str, verb: Verb) -> tuple[ServedJob, Modules]:
         """The job of a coordinator or aggregator, by the name of its pod. Raises ApiError: 401, 403, 404, 409, 410, 429
         or 503; authorisation comes first."""
         if not _LABEL.fullmatch(name) or not _LABEL.fullmatch(namespace):
@@ -164,16 +164,16 @@ class V1Alpha1:
         return view, known
 
 
-def _is_over(view: JobView, known: Modules) -> bool:
+def _is_over(view: ServedJob, known: Modules) -> bool:
     return view.workflow.is_over or known.has_ended
 
 
-def _is_listed(view: JobView) -> bool:
+def _is_listed(view: ServedJob) -> bool:
     known = view.workflow.modules
     return known is not None and not known.problem and not _is_over(view, known)
 
 
-def _of_job(view: JobView) -> Json:
+def _of_job(view: ServedJob) -> Json:
     known = view.workflow.modules
     return _listed(view, known, f"{view.name}-{COORDINATOR}") if known is not None else {}
 
@@ -261,7 +261,7 @@ def _undecoded(why: str) -> ApiError:
     return bad_request(f"failed to decode request body: {why}")
 
 
-def _listed(view: JobView, known: Modules, coordinator: str) -> Json:
+def _listed(view: ServedJob, known: Modules, coordinator: str) -> Json:
     return _answer(known, view.namespace, coordinator, [one for one in known.replicas if one.is_listed])
 
 
@@ -277,7 +277,7 @@ def _answer(known: Modules, namespace: str, coordinator: str, some: Any) -> Json
     }
 
 
-def _of_aggregator(view: JobView, known: Modules, name: str) -> Json:
+def _of_aggregator(view: ServedJob, known: Modules, name: str) -> Json:
     one = known.find([name]).get(name)
     if one is None or one.module != AGGREGATOR or one.is_released:
         raise not_found(f"pod: {view.namespace}/{name} not exists in cache")

@@ -11,13 +11,13 @@ It is read-only, and shows what the viewer may list in the cluster. From outside
 
 from __future__ import annotations
 
-from diflow.server.page.board import ClusterState, Permissions
+from diflow.server.page.board import CacheSnapshot, Permissions
 from diflow.server.page.facts import JobFacts, NodeFacts, PodFacts, trim_node, trim_pod, trim_workflow
 from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, VisitorOf, routes
 
 __all__ = [
-    "ClusterState",
+    "CacheSnapshot",
     "Freshness",
     "JobFacts",
     "NodeFacts",

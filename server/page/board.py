@@ -87,7 +87,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterState:
+class CacheSnapshot:
     """A snapshot of the caches. `ended`: the records of ended jobs by namespace, whose Workflows may be deleted.
     `all_pods`: `pods` has all pods of the cluster, not only those of jobs."""
 
@@ -236,7 +236,7 @@ class Board:
     all_pods: bool
 
 
-def board(state: ClusterState, permissions: Permissions, query: Query) -> Board:
+def board(state: CacheSnapshot, permissions: Permissions, query: Query) -> Board:
     """The part of the cluster state that the viewer may see and has asked for."""
     jobs = [job for job in _newest(state.jobs) if permissions.allows(job.namespace)]
     jobs += _deleted(state, permissions)
@@ -275,7 +275,7 @@ def _newest(jobs: Iterable[JobFacts]) -> list[JobFacts]:
     return [job for job in found if id(job.link) in kept]
 
 
-def _deleted(state: ClusterState, permissions: Permissions) -> list[JobFacts]:
+def _deleted(state: CacheSnapshot, permissions: Permissions) -> list[JobFacts]:
     """The recorded jobs without a Workflow: of each namespace as many of the last ones, so that one with very many
     displaces no other."""
     seen = [jobs for namespace, jobs in state.ended.items() if permissions.allows(namespace)]
@@ -367,7 +367,7 @@ def reason(job: JobFacts) -> str:
 
 
 def _nodes(
-    state: ClusterState, jobs: Mapping[str, JobFacts], owned: Mapping[tuple[str, str], str], colours: Mapping[str, int]
+    state: CacheSnapshot, jobs: Mapping[str, JobFacts], owned: Mapping[tuple[str, str], str], colours: Mapping[str, int]
 ) -> list[NodeLine]:
     there: dict[str, list[PodFacts]] = {}
     for pod in state.pods:

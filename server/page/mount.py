@@ -25,7 +25,7 @@ from diflow.server.api.cache import Cache, More
 from diflow.server.api.core import Core
 from diflow.server.api.identity import User
 from diflow.server.http.errors import ApiError
-from diflow.server.page.board import ClusterState, Permissions
+from diflow.server.page.board import CacheSnapshot, Permissions
 from diflow.server.page.facts import trim_node, trim_pod, trim_record
 from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, routes
@@ -132,12 +132,12 @@ def _objects(cache: Cache, kind: Kind) -> Mapping[Key, Any]:
         return {}
 
 
-def _state(cache: Cache) -> ClusterState:
+def _state(cache: Cache) -> CacheSnapshot:
     nodes = list(_objects(cache, NODE).values())
     ended = {namespace: jobs for (namespace, _), jobs in _objects(cache, CONFIG_MAP).items()}
     jobs = (kept["read"].more for kept in cache.workflows.items().values())
     pods = (kept["read"].more for kept in cache.pods.items().values())
-    return ClusterState(
+    return CacheSnapshot(
         [job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes, ended
     )
 

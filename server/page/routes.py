@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from diflow.errors import UnavailableError
 from diflow.server.page import render, session
-from diflow.server.page.board import ClusterState, Permissions, Query, board
+from diflow.server.page.board import CacheSnapshot, Permissions, Query, board
 from diflow.server.page.render import Freshness, content
 
 _STEP_SECONDS: Final = 5.0
@@ -54,7 +54,7 @@ Raises UnavailableError if the API server cannot be reached.
 def routes(
     *,
     visitor_of: VisitorOf,
-    state: Callable[[], ClusterState],
+    state: Callable[[], CacheSnapshot],
     freshness: Callable[[], Freshness],
     now: Callable[[], float],
     clock: Callable[[], float] = time.monotonic,
@@ -98,7 +98,7 @@ class _Shown:
 @dataclass(frozen=True, slots=True)
 class _Door:
     visitor_of: VisitorOf
-    state: Callable[[], ClusterState]
+    state: Callable[[], CacheSnapshot]
     freshness: Callable[[], Freshness]
     now: Callable[[], float]
     clock: Callable[[], float]

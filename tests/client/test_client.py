@@ -27,7 +27,7 @@ import pytest
 
 from diflow.client import Client
 from diflow.client.courier import Courier
-from diflow.client.place import Standing, find
+from diflow.client.place import Membership, find
 from diflow.client.readings import Readings
 from diflow.client.wire import Wire
 from diflow.errors import (
@@ -42,7 +42,7 @@ from tests.client.fakeserver import PATIENCE_SECONDS, Answer, FakeServer, envelo
 
 REPLICAS = "/v2alpha1/job/ml.vision/replicas"
 PROFILINGS = "/v2alpha1/job/ml.vision/profilings"
-_NOWHERE = Standing(rank=None, round=None, replicas=None)
+_NOWHERE = Membership(rank=None, round=None, replicas=None)
 
 
 @pytest.fixture
@@ -420,12 +420,12 @@ def test_times_of_steps_are_means_for_each_way_the_job_ran() -> None:
 def test_who_speaks_for_several_has_no_rank_and_says_on_how_many_nodes_they_are() -> None:
     readings = Readings()
     readings.take({"batch": 8, "step_seconds": 1.0, "nodes": 3}, replicas=2)
-    mine = _body(readings, Standing(rank=1, round=4, replicas=2))
+    mine = _body(readings, Membership(rank=1, round=4, replicas=2))
     assert (mine["rank"], mine["round"], mine["replicas"]) == (1, 4, 2)
     assert "nodes" not in mine, "more than there are replicas"
     assert "observed" in mine
     readings.take({"replicas": 8}, replicas=2)
-    whole = _body(readings, Standing(rank=1, round=4, replicas=2))
+    whole = _body(readings, Membership(rank=1, round=4, replicas=2))
     assert "rank" not in whole
     assert (whole["round"], whole["replicas"], whole["nodes"]) == (4, 8, 3)
 
@@ -438,7 +438,7 @@ def test_half_of_the_gradients_noise_says_nothing() -> None:
     assert _body(readings) == {"gradParams": {"norm": 1.0, "var": 2.0}}
 
 
-def _body(readings: Readings, now: Standing = _NOWHERE) -> dict[str, Any]:
+def _body(readings: Readings, now: Membership = _NOWHERE) -> dict[str, Any]:
     """What is sent, as the server reads it."""
     from diflow.server.api.models import Profiling, validate
 

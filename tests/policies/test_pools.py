@@ -21,7 +21,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput import pool_choice
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.fitting import fit_all
-from diflow.allocator.policies.goodput.gangs import MOST_POOLS
+from diflow.allocator.policies.goodput.gangs import MOST_DISTINCT_POOLS
 from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.pooled import MOST_STRANGE, in_pools
 from diflow.allocator.policies.settings import PolicySettings
@@ -249,7 +249,7 @@ def test_numbers_of_pools_follow_from_names() -> None:
 
 
 def test_a_cluster_on_which_every_node_is_a_pool_is_planned_as_one() -> None:
-    count = MOST_POOLS + 1
+    count = MOST_DISTINCT_POOLS + 1
     nodes = [NodeView(f"n{i:03d}", {"gpu": 4}, labels={POOL_LABEL: f"p{i:03d}"}) for i in range(count)]
     jobs = [job(f"j{i}", profile(*rows(UNKNOWN_POOL, *SHAPES)), most=8) for i in range(3)]
     alike = [replace(node, labels={}) for node in nodes]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from diflow import keys
-from diflow.server.page import ClusterState, trim_node, trim_pod, trim_workflow
+from diflow.server.page import CacheSnapshot, trim_node, trim_pod, trim_workflow
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC).timestamp()
 GPU = "nvidia.com/gpu"
@@ -192,11 +192,11 @@ def made_node(
     }
 
 
-def cluster_state(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence[Json] = ()) -> ClusterState:
+def cluster_state(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence[Json] = ()) -> CacheSnapshot:
     """The state of caches with these objects."""
     found = [trim_workflow(job.workflow()) for job in jobs]
     kept = [trim_pod(pod) for pod in [*(pod for job in jobs for pod in job.pods), *pods]]
-    return ClusterState(
+    return CacheSnapshot(
         jobs=[job for job in found if job is not None],
         pods=[pod for pod in kept if pod is not None],
         nodes=[trim_node(node) for node in nodes],
@@ -214,7 +214,7 @@ def foreign_pod(name: str, node: str, *, cpu: str = "2", memory: str = "4Gi") ->
     }
 
 
-def scene() -> ClusterState:
+def scene() -> CacheSnapshot:
     """Ten jobs in all phases on six nodes."""
     jobs = [
         _vision(), _cartpole(), _language(), _restarting(), _starting(), _waiting("finetune-7b", 8, 41, high=True),

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from diflow.errors import UnavailableError
-from diflow.server.page import ClusterState, Freshness, Permissions, Visitor, routes
+from diflow.server.page import CacheSnapshot, Freshness, Permissions, Visitor, routes
 from tests.server.page_scene import NOW, scene
 
 PATIENCE_SECONDS = 60.0
@@ -39,7 +39,7 @@ NARROW = token("rl-only")
 class Stage:
     """The page's inputs. `down`: every request is answered with 500; `unsure`: tokens cannot be reviewed."""
 
-    cluster: ClusterState = field(default_factory=scene)
+    cluster: CacheSnapshot = field(default_factory=scene)
     freshness: Freshness = field(default_factory=Freshness)
     now: float = NOW
     moment: float = 0.0

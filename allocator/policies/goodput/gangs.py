@@ -12,7 +12,7 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import empty_slots
 
-MOST_POOLS = 16
+MOST_DISTINCT_POOLS = 16
 """Pools among which a job's is chosen: more than there are types of GPU in a cluster. The table of a job has a row for
 each, so if every node were a pool (another label than that of GPUs), it would outgrow the memory. Above this number
 pools are not distinguished."""
@@ -140,7 +140,7 @@ def view_of(snapshot: Snapshot, gangs: Gangs, considered: BoolArray | None) -> V
 
 def has_pools(snapshot: Snapshot) -> bool:
     """Whether the nodes are of several pools, and not of more than a policy chooses among."""
-    return 1 < len(snapshot.pool_names) <= MOST_POOLS and bool(
+    return 1 < len(snapshot.pool_names) <= MOST_DISTINCT_POOLS and bool(
         (snapshot.node_pool[1:] != snapshot.node_pool[:-1]).any()
     )
 

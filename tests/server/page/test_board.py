@@ -13,7 +13,7 @@ import pytest
 
 from diflow import keys
 from diflow.durations import span
-from diflow.server.page import ClusterState, Freshness, Permissions
+from diflow.server.page import CacheSnapshot, Freshness, Permissions
 from diflow.server.page.board import (
     COLOURS,
     JOBS_A_PAGE,
@@ -33,7 +33,7 @@ from tests.server.page_scene import GPU, NOW, MadeJob, cluster_state, foreign_po
 EVERYTHING = Permissions(None, nodes=True)
 
 
-def shown(given: ClusterState, sight: Permissions = EVERYTHING, **query: str) -> Board:
+def shown(given: CacheSnapshot, sight: Permissions = EVERYTHING, **query: str) -> Board:
     return board(given, sight, Query.parse(query))
 
 
@@ -42,7 +42,7 @@ def names(found: Board) -> list[str]:
 
 
 def html(
-    given: ClusterState, sight: Permissions = EVERYTHING, *, freshness: Freshness | None = None, **query: str
+    given: CacheSnapshot, sight: Permissions = EVERYTHING, *, freshness: Freshness | None = None, **query: str
 ) -> str:
     return str(content(shown(given, sight, **query), freshness or Freshness(), now=NOW))
 
@@ -159,7 +159,7 @@ def test_a_thousand_jobs_on_two_hundred_nodes_are_shown_in_pages() -> None:
 
 
 @cache
-def _large() -> ClusterState:
+def _large() -> CacheSnapshot:
     jobs = []
     for i in range(1000):
         job = MadeJob(f"job-{i:04}", {"w": 2}, submitted=1000 - i / 10, namespace=f"team-{i % 20}", placed=i < 900)
@@ -266,7 +266,7 @@ def test_whatever_people_write_stays_text(text: str) -> None:
         )
         for i, job in enumerate(given.jobs)
     ]  # fmt: skip
-    hostile = ClusterState(
+    hostile = CacheSnapshot(
         jobs,
         [replace(pod, namespace=text, waiting=text, task=text) for pod in given.pods],
         [replace(node, name=text + node.name) for node in given.nodes],
@@ -297,7 +297,7 @@ def test_a_stale_cache_says_so_and_one_that_was_never_read_too() -> None:
     stale = html(scene(), freshness=Freshness(age_seconds=140, is_stale=True))
     assert "Out of date: this was so 2m20s ago" in stale
     assert "2026-11-21 11:57:40 UTC" in stale
-    assert "has not been read yet" in html(ClusterState(), freshness=Freshness(is_synced=False, is_stale=True))
+    assert "has not been read yet" in html(CacheSnapshot(), freshness=Freshness(is_synced=False, is_stale=True))
     assert "Out of date" not in html(scene())
 
 
@@ -309,7 +309,7 @@ def test_a_viewer_who_may_see_nothing_is_told_what_is_missing() -> None:
 
 
 def test_an_empty_cluster_says_how_to_begin() -> None:
-    page = html(ClusterState())
+    page = html(CacheSnapshot())
     assert "diflow submit" in page
     assert "There are no nodes" in page
 

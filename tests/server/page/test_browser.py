@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from cluster.packages import require
-from diflow.server.page import ClusterState, Freshness, render
+from diflow.server.page import CacheSnapshot, Freshness, render
 from tests.server.page_scene import NOW, MadeJob, cluster_state, made_node, scene
 from tests.server.page_serving import GOOD, NARROW, PATIENCE_SECONDS, Stage, on_a_socket
 
@@ -131,7 +131,7 @@ def test_a_phone_needs_no_scrolling_to_the_side_even_with_the_longest_names(
 ) -> None:
     long = "a-very-long-name-without-any-place-to-break-it-0123456789012345"
     given = scene()
-    stage.cluster = ClusterState(
+    stage.cluster = CacheSnapshot(
         [replace(j, name=f"{long}{i}", message="x" * 300, why="y" * 300, queue=long, tasks=tuple(
             replace(t, name=long) for t in j.tasks)) for i, j in enumerate(given.jobs)],
         [replace(p, waiting="z" * 300, node=p.node and p.node + long) for p in given.pods],
@@ -256,7 +256,7 @@ def test_hostile_text_is_only_text(open_page: Opener, stage: Stage) -> None:
     jobs = [replace(j, name=bad + str(i), namespace=bad, queue=bad, message=bad, why=bad, priority=bad, tasks=tuple(
         replace(t, name=bad) for t in j.tasks)) for i, j in enumerate(given.jobs)]  # fmt: skip
     pods = [replace(p, waiting=bad, name=bad) for p in given.pods]
-    stage.cluster = ClusterState(jobs, pods, [replace(n, name=bad + n.name) for n in given.nodes])
+    stage.cluster = CacheSnapshot(jobs, pods, [replace(n, name=bad + n.name) for n in given.nodes])
     page = open_page()
     assert len(rows(page)) == 10
     assert page.locator("main img, main script").count() == 0
@@ -361,7 +361,7 @@ def test_a_thousand_jobs_on_two_hundred_nodes_stay_usable(open_page: Opener, sta
     job, pod, node = one.jobs[0], one.pods[0], one.nodes[0]
     ids = range(1000)
     many = [replace(job, name=f"job-{i:04}", workflow=f"job-{i:04}", uid=f"u-{i}", submitted=NOW + i) for i in ids]
-    stage.cluster = ClusterState(
+    stage.cluster = CacheSnapshot(
         [replace(one, link={"metadata": {"name": one.name}}) for one in many],
         [replace(pod, name=f"p-{i}", workflow=f"job-{i:04}", owner=f"u-{i}", node=f"n-{i % 200}") for i in ids],
         [replace(node, name=f"n-{i}") for i in range(200)],
