@@ -82,7 +82,7 @@ def _writes_of(
     """The writes of one job, as in `plan_writes`."""
     (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
-    words = explainer.text(j, excluded=standing.excluded).split(": ", 2)[-1]
+    words = explainer.reason(j, excluded=standing.excluded)
     if action in (Action.WAIT, Action.PREEMPT):
         words = "; ".join([words, *_more_memory(read), *filter(None, [read.excluded.text(now)])])
     decision = decision_of(action.name.lower(), words, now)
@@ -116,7 +116,7 @@ def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float)
     total = sum(read.running(role.name) for role in read.roles)
     there = sum(map(len, standing.places.values())) + sum(map(len, standing.done.values()))
     if not standing.is_placed or there >= total:
-        why = explainer.text(j, excluded=standing.excluded).split(": ", 2)[-1]
+        why = explainer.reason(j, excluded=standing.excluded)
         return patches.change_job(read, decision=decision_of("keep", why, now)) if has_said else None
     room = "no node has room for" if explainer.lacks_room(j) else "nothing is placed for"
     why = f"{room} {total - there} of its {counted(total, 'replica')}{_UNPLACED}"

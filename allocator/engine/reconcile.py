@@ -6,6 +6,7 @@ the objects. The table in docs/decisions/0005 lists what happens when.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,15 @@ from diflow.allocator.engine.hand_over import hand_over
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
-from diflow.allocator.engine.rounds import REJECTED, decision_of, next_names, next_round, place_again
+from diflow.allocator.engine.rounds import (
+    REJECTED,
+    after_the_last_restart,
+    decision_of,
+    next_names,
+    next_round,
+    place_again,
+    stop,
+)
 from diflow.durations import timestamp
 from diflow.figures import counted
 from diflow.jobs.retry import QUIET_SECONDS
@@ -105,19 +114,19 @@ def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
 def _after_argo_retry(job: Job, capacity: FreeCapacity) -> list[Write] | None:
     """What follows for a job that `argo retry` has left without pods; None if it needs no repair."""
     left = repair_left(job.read, capacity)
-    if left is None:
+    if left == math.inf:
         return None
     return [*_lost(job, capacity), *_unwanted(job, capacity), *([patches.repair(job.read)] if left <= 0 else [])]
 
 
-def repair_left(read: JobRead, capacity: FreeCapacity) -> float | None:
-    """Seconds until a job is repaired that `argo retry` has left without pods; None if it needs no repair.
+def repair_left(read: JobRead, capacity: FreeCapacity) -> float:
+    """Seconds until a job is repaired that `argo retry` has left without pods; infinite if it needs no repair.
 
     While Argo changes the job, it could write into the version that the repair has made (`retry.QUIET_SECONDS`).
     """
     is_done_with = read.has_ended or read.problem or read.is_stopping or read.continued_in
     if is_done_with or not read.tree.is_stuck or read.tree.is_offloaded:
-        return None
+        return math.inf
     return 1.0 + QUIET_SECONDS - capacity.age(read.tree.changed)  # Argo's times are whole seconds
 
 
@@ -183,8 +192,7 @@ def _after_failures(
     is_final = not read.is_preemptible or not (failing.is_explained(read) or explain_left(job, capacity, pace) > 0)
     found = failing.consequence(read, running=running, now=now, most_memory=most_memory, is_final=is_final)
     if found.stop:
-        decision = decision_of("stop", found.stop, now)
-        return [patches.stop_job(read, decision=decision, note=Note("Stopped", found.stop, is_warning=True))]
+        return [stop(read, found.stop, now=now)]
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
     if found:
         note = Note("OutOfMemory" if found.reason == "OutOfMemory" else "NodeLeftOut", found.why, is_warning=True)
@@ -214,8 +222,8 @@ def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
 def _give_up(read: JobRead, now: float) -> Write:
     why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.backoff_limit}"
     if read.restarts <= read.backoff_limit:  # of a job that restarts as a whole: this is the failure after the last one
-        why = f"{failing.verdict(read)} after {counted(read.restarts, 'restart')}; backoffLimit is {read.backoff_limit}"
-    return patches.stop_job(read, decision=decision_of("stop", why, now), note=Note("Stopped", why, is_warning=True))
+        why = after_the_last_restart(failing.verdict(read), read)
+    return stop(read, why, now=now)
 
 
 def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) -> list[Write]:
@@ -224,8 +232,7 @@ def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) 
     if start_left(job, capacity) > -planned_ago:
         return []
     why = f"it has not started within {job.read.start_deadline_seconds} s, its startDeadlineSeconds"
-    decision = decision_of("stop", why, now)
-    return [patches.stop_job(job.read, decision=decision, note=Note("Stopped", why, is_warning=True))]
+    return [stop(job.read, why, now=now)]
 
 
 def _lost(job: Job, capacity: FreeCapacity) -> list[Write]:

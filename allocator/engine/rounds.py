@@ -10,6 +10,7 @@ from diflow import keys
 from diflow.allocator.engine import patches
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
+from diflow.allocator.engine.records import JobRead
 from diflow.bounds import MOST_PARTS
 from diflow.durations import timestamp
 from diflow.figures import counted
@@ -53,14 +54,21 @@ def replacing_round(
     if not failure:
         return next_round(job, counts, nodes, now=now, decision=decision, note=note)
     if read.restarts >= read.backoff_limit:
-        after = f" after {counted(read.restarts, 'restart')}" if read.restarts else ""
-        why = f"{failure}{after}; backoffLimit is {read.backoff_limit}"
-        return patches.stop_job(
-            read, decision=decision_of("stop", why, now), note=Note("Stopped", why, is_warning=True)
-        )
+        return stop(read, after_the_last_restart(failure, read), now=now)
     # A next Workflow has the count that Argo has recorded in this one.
     annotations = {} if job.is_full else {keys.RESTARTS_BEFORE: str(read.restarts_before + 1)}
     return next_round(job, counts, nodes, now=now, decision=decision, note=note, annotations=annotations)
+
+
+def stop(read: JobRead, why: str, *, now: float) -> Write:
+    """End the job, with the reason in its decision and in an Event."""
+    return patches.stop_job(read, decision=decision_of("stop", why, now), note=Note("Stopped", why, is_warning=True))
+
+
+def after_the_last_restart(failure: str, read: JobRead) -> str:
+    """Why a job ends, of which this failure is the one after its last restart."""
+    after = f" after {counted(read.restarts, 'restart')}" if read.restarts else ""
+    return f"{failure}{after}; backoffLimit is {read.backoff_limit}"
 
 
 def place_again(

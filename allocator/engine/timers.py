@@ -89,8 +89,7 @@ class Timers:
             reasons.append(TOO_LATE)
         pending = (pending_left(job, capacity, usual=self._settings.pending_seconds) for job in state.jobs.values())
         checking = (node_checks.partial_at(job.read) - capacity.now_seconds for job in state.jobs.values())
-        stuck = (repair_left(job.read, capacity) for job in state.jobs.values() if job.read.tree.is_stuck)
-        repairs = (seconds for seconds in stuck if seconds is not None)
+        repairs = (repair_left(job.read, capacity) for job in state.jobs.values())
         every = (*silent, *young, *unexplained, *waiting, *pending, *checking, *repairs)
         left = min((seconds for seconds in every if seconds > 0), default=math.inf)
         self._later = self._clock() + left

@@ -152,19 +152,20 @@ class Explainer:
 
     def text(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
         """One line for one job: its action and the reason. `excluded`: the nodes that are left out for it."""
-        action, words = Action(int(self.plan.action[job])), self._words(job, excluded)
+        action, words = Action(int(self.plan.action[job])), self.reason(job, excluded=excluded)
         return f"{self.snapshot.job_names[job]}: {action.name.lower()}{self._later(job)}: {words}"
 
     def sentence(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
         """As `text`, as a sentence about "it"."""
         action = Action(int(self.plan.action[job])).name.lower()
-        return f"{sentence(action, self._words(job, excluded))}{self._later(job)}"
+        return f"{sentence(action, self.reason(job, excluded=excluded))}{self._later(job)}"
 
     def _later(self, job: int) -> str:
         is_later = not self.plan.bind_now[job] and int(self.plan.action[job]) in (Action.ADMIT, Action.RESIZE)
         return _LATER if is_later else ""
 
-    def _words(self, job: int, excluded: Set[str]) -> str:
+    def reason(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
+        """As `text`, without the job's name and its action."""
         plan, s = self.plan, self.snapshot
         why = Why(int(plan.why[job]))
         words = (_FOR_ANOTHER if plan.subject[job] >= 0 and why in _FOR_ANOTHER else _TEXT)[why].format(

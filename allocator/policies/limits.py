@@ -146,14 +146,20 @@ def _gives_up(ledger: Ledger, job: int, *, keeps_pool: bool) -> bool:
     if ledger.job_queue[job] < 0:
         return False  # it gets no new place
     s, low = ledger.snapshot, minimum_gang(ledger, job)
-    held = ledger.release(job)
     if keeps_pool:
-        ledger.pool_of = {r: int(s.node_pool[nodes[0]]) for r, (nodes, _) in held.items()}
+        ledger.pool_of = _present_pools(ledger, job)
+    held = ledger.release(job)
     placed = any(put(ledger, job, want) for want in (within(s, low, held), within(s, low, on_open(s, held))))
     ledger.pool_of = {}
     if not placed:
         ledger.restore(job, held)
     return placed
+
+
+def _present_pools(ledger: Ledger, job: int) -> dict[int, int]:
+    """The pool of nodes of each of the job's roles that holds something."""
+    pools = ledger.snapshot.node_pool
+    return {r: int(pools[nodes[0]]) for r in ledger.roles_of(job) if len(nodes := ledger.placement(r)[0])}
 
 
 def _explained(snapshot: Snapshot, plan: Plan, *, keeps_pool: bool) -> Plan:
@@ -166,10 +172,6 @@ def _explained(snapshot: Snapshot, plan: Plan, *, keeps_pool: bool) -> Plan:
     why[stay], subject[stay] = int(Why.DOES_NOT_FIT_ELSEWHERE), -1
     for job in np.flatnonzero(stay).tolist():
         if keeps_pool:
-            ledger.pool_of = {
-                r: int(snapshot.node_pool[nodes[0]])
-                for r in ledger.roles_of(job)
-                if len(nodes := ledger.placement(r)[0])
-            }
+            ledger.pool_of = _present_pools(ledger, job)
         values[job] = (*needed_and_fitting_elsewhere(ledger, job), 0.0)
     return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))

@@ -29,7 +29,7 @@ log = logging.getLogger("diflow.client")
 TIMEOUT_SECONDS: Final = 15.0
 """For a response: one attempt up to the server's own limit, and time for another."""
 
-_STANDING_SECONDS: Final = 1.0  # how long a rank is cached; the kubelet updates more slowly
+_MEMBERSHIP_SECONDS: Final = 1.0  # how long a rank is cached; the kubelet updates more slowly
 
 _all: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -255,7 +255,7 @@ class Client:
 
     def _now(self, line: _Line) -> Membership:
         at = self._clock()
-        if self._membership is None or not 0 <= at - self._membership[0] < _STANDING_SECONDS:
+        if self._membership is None or not 0 <= at - self._membership[0] < _MEMBERSHIP_SECONDS:
             self._membership = at, line.place.membership()
         return self._membership[1]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow.errors import ConflictError, UnauthorizedError
+from diflow.jobs.follow import selector
 from diflow.kube.kinds import POD
 from diflow.state import untrusted
 
@@ -24,7 +25,6 @@ WAIT_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 1.0
 _MOST_READ: Final = 20
 _MOST_NAMED: Final = 3
-_WORKFLOW: Final = "workflows.argoproj.io/workflow"
 
 
 class EarlierPodsError(ConflictError):
@@ -35,9 +35,7 @@ def check(cluster: Cluster, name: str, *, namespace: str) -> None:
     """Check that there are no pods of the Workflow `name`, which does not exist. Raises EarlierPodsError, which names
     some of them. Those that the user may not list are assumed to be gone."""
     try:
-        found = cluster.list_all(
-            POD, namespace=namespace, labels=f"{_WORKFLOW}={name}", metadata_only=True, limit=_MOST_READ
-        )
+        found = cluster.list_all(POD, namespace=namespace, labels=selector(name), metadata_only=True, limit=_MOST_READ)
     except UnauthorizedError:
         return
     if found:

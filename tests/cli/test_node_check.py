@@ -37,8 +37,8 @@ def test_describe_tells_what_the_node_check_has_found(diflow: Cli) -> None:
     assert found[1] == "2 of 3 replicas in round 1; rank 1: no disk"
 
 
-def test_describe_expects_no_results_of_a_command_of_the_jobs_own(diflow: Cli) -> None:
-    diflow.has(gang())
+def _described_with_a_command(diflow: Cli) -> str:
+    """What `diflow describe` says about the node check of a job whose check is a command of its own."""
     made = diflow.api.objects[WORKFLOW.path("default")]["cartpole"]
     manifest = json.loads(made["metadata"]["annotations"][keys.DIJOB])
     manifest["spec"]["nodeCheck"] = {"image": "mine", "command": ["check"]}
@@ -46,7 +46,13 @@ def test_describe_expects_no_results_of_a_command_of_the_jobs_own(diflow: Cli) -
     diflow.api.add(WORKFLOW, made)
     found = re.search(r"^Node check: +(.*)$", diflow("describe", "cartpole").out, re.MULTILINE)
     assert found is not None
-    assert found[1] == "by a command of the job; it has reported no figures"
+    return found[1]
+
+
+def test_describe_expects_no_results_of_a_command_of_the_jobs_own(diflow: Cli) -> None:
+    diflow.has(gang())
+    found = _described_with_a_command(diflow)
+    assert found == "by a command of the job; it has reported no figures"
 
 
 def test_describe_names_the_command_that_shows_the_output_of_a_check_that_has_failed(diflow: Cli) -> None:
@@ -59,16 +65,10 @@ def test_describe_names_the_command_that_shows_the_output_of_a_check_that_has_fa
         if code == 143:  # the allocator has ended it
             pod["status"]["reason"] = "DeadlineExceeded"
     diflow.has(job)
-    made = diflow.api.objects[WORKFLOW.path("default")]["cartpole"]
-    manifest = json.loads(made["metadata"]["annotations"][keys.DIJOB])
-    manifest["spec"]["nodeCheck"] = {"image": "mine", "command": ["check"]}
-    made["metadata"]["annotations"][keys.DIJOB] = json.dumps(manifest)
-    diflow.api.add(WORKFLOW, made)
-    found = re.search(r"^Node check: +(.*)$", diflow("describe", "cartpole").out, re.MULTILINE)
-    assert found is not None
+    found = _described_with_a_command(diflow)
     assert job.pods[0].pod is not None
     name = job.pods[0].pod["metadata"]["name"]
-    assert found[1] == (
+    assert found == (
         "by a command of the job; it failed last on node node-a (exit code 3): "
         f"`kubectl logs -n default {name} -c diflow-check` shows its output"
     )

@@ -280,8 +280,9 @@ class Cycle:
         broken = any(ledger.replicas[r] < least for r, least in low.items())
         held = ledger.release(job)
         # A whole gang does not restart with fewer replicas than it has on open nodes.
-        least = low if broken else within(s, low, on_open(s, held))
-        sizes = [within(s, low, held), within(s, low, on_open(s, held)), least]
+        startable = within(s, low, on_open(s, held))
+        least = low if broken else startable
+        sizes = [within(s, low, held), startable, least]
         has_queue = ledger.job_queue[job] >= 0
         fits = has_queue and any(put(ledger, job, want) for want in sizes)
         in_place = not fits and not broken and self._gives_up_in_place(job, held)
