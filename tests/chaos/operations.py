@@ -148,6 +148,7 @@ class Operations:
         if not name:
             return
         job = self.jobs[name]
+        job.again(self.now())  # it has no Workflow for a moment
         if job.way == "dijob":
             self._kubectl("delete", "dijob", name)
             self._kubectl("apply", "-f", str(self._file(name)))
