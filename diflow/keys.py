@@ -125,7 +125,6 @@ PARAM_CURRENT: Final = "current"  # the current round
 PARAM_GRANTED: Final = "granted"  # JSON {round: {task: replicas}}: the replicas that may run
 # JSON {"round/task/index": suffix}: the incarnation of a replica that was dropped and came back
 PARAM_INCARNATIONS: Final = "incarnations"
-PARAM_INCARNATIONS_OLD: Final = "again"  # its name in Workflows from before 0.2.0
 PARAM_RELEASED: Final = (
     "released"  # JSON list of members that diflow stops on purpose: "round/task/member", "round/restart"
 )
@@ -142,11 +141,6 @@ TEMPLATE_JOB: Final = "job"
 TEMPLATE_ROUND: Final = "round"
 TEMPLATE_GIVE_UP: Final = "give-up"
 TEMPLATE_SUPERSEDED: Final = "superseded"
-
-# In Workflows from before 0.2.0, each of which had a Service of its own, SERVICE_PREFIX and the Workflow's name.
-TEMPLATE_SERVICE: Final = "make-service"
-TEMPLATE_CLEANUP: Final = "clean-up"
-SERVICE_PREFIX: Final = "di-"
 
 CHECK_CONTAINER: Final = "diflow-check"  # the init container of the node check
 MONITOR_CONTAINER: Final = "diflow-monitor"  # the container of the monitor

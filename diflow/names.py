@@ -38,14 +38,14 @@ def hostname(job: str, task: str, index: int | str) -> str:
     return f"{job}-{task}-{index}"
 
 
-def host(job: str, namespace: str, task: str, index: int | str, *, service: str = keys.SERVICE) -> str:
-    """Full host name of replica `index` of `task`; `service` is the headless Service of its namespace."""
-    return f"{hostname(job, task, index)}.{domain(namespace, service=service)}"
+def host(job: str, namespace: str, task: str, index: int | str) -> str:
+    """Full host name of replica `index` of `task`."""
+    return f"{hostname(job, task, index)}.{domain(namespace)}"
 
 
-def domain(namespace: str, *, service: str = keys.SERVICE) -> str:
+def domain(namespace: str) -> str:
     """The domain of the hosts of a namespace."""
-    return f"{service}.{namespace}.svc.cluster.local"
+    return f"{keys.SERVICE}.{namespace}.svc.cluster.local"
 
 
 def nodes_variable(task: str) -> str:

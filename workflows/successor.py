@@ -11,17 +11,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from diflow import documents, keys, names
+from diflow import keys, names
 from diflow.errors import InvalidError
 from diflow.state import chain
 from diflow.state.observe import observe
 from diflow.state.patches import canonical_json
 from diflow.state.status import derive_seen
-from diflow.yamltext import dump_yaml
 
 Json = dict[str, Any]
 
-_ARGO_WORKFLOW: Final = "workflows.argoproj.io/workflow"
 # Labels and annotations that Argo writes for a run, or that belong to a single object.
 _PASSING_LABELS: Final = frozenset(
     f"workflows.argoproj.io/{name}"
@@ -136,8 +134,6 @@ def _name_the_job(template: Json, job: str) -> None:
         for item in container.get("env") or ():
             if item.get("name") == "DI_JOB_ID":
                 item["value"] = f"{{{{workflow.namespace}}}}/{job}"
-    if template.get("name") == keys.TEMPLATE_SERVICE and "resource" in template:
-        template["resource"]["manifest"] = _service(template["resource"]["manifest"], job)
 
 
 def _make_tokens_for(job: str, volume: Json) -> None:
@@ -147,12 +143,3 @@ def _make_tokens_for(job: str, volume: Json) -> None:
         token = source.get("serviceAccountToken") or {}
         if token.get("audience") == names.audience(*templates):
             token["audience"] = names.audience(templates[0], job)
-
-
-def _service(manifest: str, job: str) -> str:
-    """Select only this part's pods, though all have the job's label."""
-    (document,) = documents.read(manifest)  # a user may have edited the text: its size counts with all aliases
-    service = document.data
-    service["metadata"]["labels"][keys.JOB] = job
-    service["spec"]["selector"] = {keys.JOB: job, _ARGO_WORKFLOW: "{{workflow.name}}"}
-    return dump_yaml(service)

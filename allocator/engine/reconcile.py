@@ -460,7 +460,7 @@ def _rosters(job: Job) -> list[Write]:
     read = job.read
     counts = {role.name: read.running(role.name) for role in read.roles}
     identity = read.identity
-    members = roster(identity.name, identity.namespace, counts, service=read.service, short=read.has_short_hosts)
+    members = roster(identity.name, identity.namespace, counts, short=read.has_short_hosts)
     hosts = ",".join(members.hosts)
     out = []
     for pod in job.current_pods:

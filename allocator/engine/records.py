@@ -30,7 +30,6 @@ from diflow.state.nodecheck import Record
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
 from diflow.state.parameters import ENDED, Decision, JobState
-from diflow.state.roster import service_of
 from diflow.state.tree import Tree, read_tree
 
 Json = dict[str, Any]
@@ -151,7 +150,7 @@ class JobRead:
 
     `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
     `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
-    of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
+    of the topology that its DIJob requires, or "".
     `has_policy`: it has a failure policy, or a node check of its own; `memory`: the MiB of the main containers of its
     next pods, for the tasks that may get more; `excluded`: the nodes that are left out for it.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
@@ -205,7 +204,6 @@ class JobRead:
     is_hidden: bool = False
     places_until: float = 0.0
     description: str = ""
-    service: str = keys.SERVICE
     has_short_hosts: bool = False
     problem: str = ""
     complaint: str = ""
@@ -517,7 +515,6 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
         bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
-        service=service_of(obj),
         has_short_hosts=job.has_short_hosts,
         application=application_of(obj, job) if state.is_preemptible else "",
     )

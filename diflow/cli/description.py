@@ -366,7 +366,7 @@ def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
 def _is_telling(event: dict[str, Any]) -> bool:
     """Whether it adds to the table of replicas: no events of Argo's nodes, and only failures of steps."""
     about = event_object(event)
-    step = any(f"-{name}-" in about for name in (keys.TEMPLATE_CLEANUP, keys.TEMPLATE_GIVE_UP))
+    step = f"-{keys.TEMPLATE_GIVE_UP}-" in about
     if str(event.get("reason") or "").startswith("WorkflowNode"):
         return False
     return event.get("type") == "Warning" or not step

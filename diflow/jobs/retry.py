@@ -1,7 +1,6 @@
 """Retries a failed job: failed nodes are removed from its Workflow, succeeded ones are kept.
 
-It does what `argo retry` does, for diflow's Workflows, and repairs what `argo retry` leaves. In Workflows from before
-0.2.0 it also repeats the step that makes the job's Service, in case the Service was deleted since. It needs neither an
+It does what `argo retry` does, for diflow's Workflows, and repairs what `argo retry` leaves. It needs neither an
 Argo server nor the `argo` command; `retried` and `repair` are pure functions of the Workflow. Nodes are identified by
 their names, which are paths in Argo's tree (`job.round(0:1).learner(0:0)(1).learner(0)`).
 """
@@ -271,7 +270,7 @@ def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
     gone: set[str] = set()
     for name in sorted(nodes, key=len):
         above = _above(name, keep | gone)
-        if above in gone or name.startswith((f"{root}.onExit", f"{root}.service")):
+        if above in gone or name.startswith(f"{root}.onExit"):
             gone.add(name)
         elif (above is not None and above not in reset) or nodes[name].get("phase") in _KEPT:
             keep.add(name)

@@ -42,7 +42,7 @@ from diflow.state.failures import ALWAYS, Rules, rules_of
 from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.memory import MOST_MIB
-from diflow.state.patches import NOT_ADMITTED, incarnations_name, live, merged
+from diflow.state.patches import NOT_ADMITTED, live, merged
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
@@ -471,7 +471,7 @@ def _no_job(path: str) -> InvalidError:
 def _live(fields: _Fields) -> _Fields:
     """The parameters that only the allocator writes. Raises InvalidError if they were edited."""
     values = dict(fields["parameters"])
-    names = (*_LIVE, incarnations_name(values), keys.PARAM_MEMORY)
+    names = (*_LIVE, keys.PARAM_INCARNATIONS, keys.PARAM_MEMORY)
     given = tuple((name, values[name]) for name in names if name in values)
     return dict(_read_live((given, tuple(task.name for task in fields["tasks"]), bool(fields["continued_in"]))))
 
@@ -488,8 +488,7 @@ def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> _Fields:
     current = values.get(keys.PARAM_CURRENT, "")
     granted = _json(values, keys.PARAM_GRANTED, dict)
     released = _json(values, keys.PARAM_RELEASED, list)
-    name = incarnations_name(values)
-    incarnations = _json(values, name, dict, missing="{}")
+    incarnations = _json(values, keys.PARAM_INCARNATIONS, dict, missing="{}")
     if (
         not rounds
         or len(rounds) > MOST_ROUNDS
@@ -512,7 +511,7 @@ def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> _Fields:
     if len(incarnations) > _MOST_RELEASED or not all(
         _is_incarnation(key, suffix, tasks) for key, suffix in incarnations.items()
     ):
-        raise _edited(name, 'a mapping from members to their suffixes, such as {"1/learner/2":".1"}')
+        raise _edited(keys.PARAM_INCARNATIONS, 'a mapping from members to their suffixes, such as {"1/learner/2":".1"}')
     memory = _json(values, keys.PARAM_MEMORY, dict, missing="{}")
     if not all(task in tasks and untrusted.is_count(mib, most=MOST_MIB) for task, mib in memory.items()):
         raise _edited(keys.PARAM_MEMORY, 'the MiB of tasks of the job, such as {"learner":2048}')

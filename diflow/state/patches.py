@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from diflow import keys
@@ -69,19 +69,9 @@ def initial(replicas: Mapping[str, int], *, is_gang: bool, memory: Mapping[str, 
     return texts(values)
 
 
-def incarnations_name(parameters: Container[str]) -> str:
-    """What the parameter `incarnations` is called in a Workflow with these parameters.
-
-    The expressions of a Workflow from before 0.2.0 read `again`, which is therefore what is read and written there.
-    """
-    return keys.PARAM_INCARNATIONS_OLD if keys.PARAM_INCARNATIONS_OLD in parameters else keys.PARAM_INCARNATIONS
-
-
 def merged(parameters: Sequence[tuple[str, str]], changes: Mapping[str, str]) -> list[dict[str, str]]:
     """All parameters with these changes, as a merge patch replaces the whole list."""
     known = {name for name, _ in parameters}
-    new, present = keys.PARAM_INCARNATIONS, incarnations_name(known)
-    changes = {present if name == new else name: value for name, value in changes.items()}
     return [
         *({"name": name, "value": changes.get(name, value)} for name, value in parameters),
         *({"name": name, "value": changes[name]} for name in sorted(changes.keys() - known)),

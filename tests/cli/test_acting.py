@@ -47,7 +47,6 @@ def failed(name: str = "job") -> SeenJob:
         place = f".round(0:1).{task}"
         job.node(place, kind="TaskGroup", phase=phase)
         job.node(f"{place}(0:0)", kind="Retry", phase=phase)
-    job.node(".service", kind="Retry").node(".service(0)", kind="Pod")
     job.node(".onExit", kind="Retry").node(".onExit(0)", kind="Pod")
     job.node(".round(0:1).superseded", kind="Skipped", phase="Skipped")
     return job.shutdown(by_itself=True).ended(40, "Failed", message="Stopped with strategy 'Stop'")
@@ -90,7 +89,7 @@ def test_a_retry_keeps_what_succeeded_and_forgets_what_failed(diflow: Cli) -> No
     assert nodes["job.round(0:1)"]["phase"] == "Running"
     assert nodes["job.round(0:1).learner(0:0)(0).learner(0)"]["phase"] == "Succeeded"
     assert not any(name.startswith("job.round(0:1).collector(") for name in nodes)
-    assert not any(name.startswith(("job.onExit", "job.service")) for name in nodes)
+    assert not any(name.startswith("job.onExit") for name in nodes)
     assert "job.round(0:1).superseded" not in nodes
     assert "shutdown" not in workflow["spec"]
     assert "phase" not in workflow["status"]

@@ -88,7 +88,6 @@ def test_the_names_that_are_made_from_a_job_and_a_task() -> None:
     assert names.nodes_variable("my-task") == "DI_MY_TASK_NODES"
     assert names.hostname("job", "learner", 0) == "job-learner-0"
     assert names.host("job", "ml", "learner", 0) == "job-learner-0.di.ml.svc.cluster.local"
-    assert names.host("job", "ml", "learner", 0, service="di-job") == "job-learner-0.di-job.ml.svc.cluster.local"
 
 
 @pytest.mark.parametrize("name", ["make-service", "clean-up", "pods-first"])

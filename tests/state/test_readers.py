@@ -166,21 +166,6 @@ def test_texts_are_written_as_texts_and_other_parameters_go_along() -> None:
     ]
 
 
-def test_a_workflow_from_before_the_parameter_was_renamed_is_read_and_written_by_the_old_name() -> None:
-    from diflow.state.patches import live, merged
-
-    body = workflow()
-    for item in body["spec"]["arguments"]["parameters"]:
-        if item["name"] == "incarnations":
-            item |= {"name": "again", "value": '{"1/worker/1":".1"}'}
-    state = JobState.parse(body)
-    assert (state.problem, state.member("1", "worker", 1)) == ("", "1.1")
-
-    changed = {p["name"]: p["value"] for p in merged(state.parameters, live(incarnations={"1/worker/1": ".2"}))}
-    assert changed["again"] == '{"1/worker/1":".2"}'
-    assert "incarnations" not in changed
-
-
 def test_a_report_that_is_too_long_is_ignored() -> None:
     longest = '{"speed":1}'.ljust(LONGEST_PROFILINGS)
     said = [JobState.parse(edited(profilings=text)) for text in (longest, f"{longest} ")]
