@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diflow.cli import options
 from diflow.cli.console import note, say, warn
 from diflow.cli.options import Context, Kubeconfig, Namespace, Output, OutputForm, Timeout, connect, needs, seconds
 from diflow.cli.submitting import NewName
@@ -60,18 +61,7 @@ def run(
         Path | None,
         typer.Option("--journal", help="Append each snapshot with its plan to this file.", show_default=False),
     ] = None,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            "--metrics-port",
-            min=0,
-            max=65535,
-            envvar="DIFLOW_ALLOCATOR_METRICS_PORT",
-            show_envvar=False,
-            help="Serve /metrics, /healthz and /readyz on this port (default: none).",
-            show_default=False,
-        ),
-    ] = 0,
+    metrics_port: Annotated[int, options.metrics_port("DIFLOW_ALLOCATOR_METRICS_PORT")] = 0,
     log_format: LogOption = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log each rejected write, too.")] = False,
     watch_namespace: Watched = None,

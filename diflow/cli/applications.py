@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diflow.cli.console import note, say
-from diflow.cli.options import Context, Kubeconfig, Namespace, Output, OutputForm, connect
+from diflow.cli.options import Context, Kubeconfig, Namespace, OutputForm, connect
 
 if TYPE_CHECKING:
     from diflow.jobs.applications import Listed
@@ -47,14 +47,12 @@ def applications(
             say(f"{name} is forgotten")
         return
     found, is_kept = jobs.list_applications(everywhere=all_namespaces, cluster=cluster)
-    if output in (Output.JSON, Output.YAML):
-        from diflow.cli.output import print_data  # noqa: PLC0415
+    from diflow.cli.output import print_as  # noqa: PLC0415
 
-        print_data([one.to_dict() for one in found], form=output.value)
-    elif output is Output.NAME:
-        for name in dict.fromkeys(one.application.name for one in found):
-            say(name)
-    elif found:
+    names = dict.fromkeys(one.application.name for one in found)
+    if print_as(output, lambda: [one.to_dict() for one in found], names=names):
+        return
+    if found:
         say(_table(found, namespaces=all_namespaces))
     elif is_kept or all_namespaces:
         note("nothing is recorded of any application yet")

@@ -6,24 +6,14 @@ from typing import Annotated
 
 import typer
 
+from diflow.cli import options
 from diflow.cli.allocating import LogOption
 from diflow.cli.options import Context, Kubeconfig, connect, needs
 
 
 def run(
     *,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            "--metrics-port",
-            min=0,
-            max=65535,
-            envvar="DIFLOW_CONTROLLER_METRICS_PORT",
-            show_envvar=False,
-            help="Serve /metrics, /healthz and /readyz on this port (default: none).",
-            show_default=False,
-        ),
-    ] = 0,
+    metrics_port: Annotated[int, options.metrics_port("DIFLOW_CONTROLLER_METRICS_PORT")] = 0,
     log_format: LogOption = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log each conflict, too.")] = False,
     watch_namespace: Annotated[

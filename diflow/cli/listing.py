@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -101,7 +101,7 @@ def list_(
 
 def _print_ended(cluster: Cluster, past_seconds: float | None, output: Output | None, *, everywhere: bool) -> None:
     from diflow.cli.jobs_table import ended_table  # noqa: PLC0415
-    from diflow.cli.output import print_data, printable, utc_now  # noqa: PLC0415
+    from diflow.cli.output import print_as, utc_now  # noqa: PLC0415
     from diflow.jobs.ended import list_ended  # noqa: PLC0415
 
     now = utc_now()
@@ -113,13 +113,9 @@ def _print_ended(cluster: Cluster, past_seconds: float | None, output: Output | 
         for job in listed.jobs
         if past_seconds is None or now.timestamp() - untrusted.seconds(job.ended) <= past_seconds
     ]
-    if output is Output.NAME:
-        for job in jobs:
-            say(printable(job.name))
-    elif output in (Output.JSON, Output.YAML):
-        items = [job.to_dict() for job in jobs]
-        print_data({"apiVersion": "v1", "kind": "List", "items": items}, form=output.value)
-    elif jobs:
+    if print_as(output, lambda: _list([job.to_dict() for job in jobs]), names=(job.name for job in jobs)):
+        return
+    if jobs:
         say(ended_table(jobs, now=now, wide=output is Output.WIDE, namespaces=everywhere))
     else:
         where = "in this cluster" if everywhere else f"in the namespace {cluster.namespace!r} (-A shows all)"
@@ -128,17 +124,19 @@ def _print_ended(cluster: Cluster, past_seconds: float | None, output: Output | 
 
 def _print(found: Sequence[Job], output: Output | None, *, single: bool, namespaces: bool = False) -> None:
     from diflow.cli.jobs_table import jobs_table  # noqa: PLC0415
-    from diflow.cli.output import manifest, print_data, utc_now  # noqa: PLC0415
+    from diflow.cli.output import manifest, print_as, utc_now  # noqa: PLC0415
 
-    if output is Output.NAME:
-        for job in found:
-            say(job.name)
-    elif output in (Output.JSON, Output.YAML):
+    def data() -> Any:
         items = [manifest(job) for job in found]
-        data = items[0] if single else {"apiVersion": "v1", "kind": "List", "items": items}
-        print_data(data, form=output.value)
-    else:
+        return items[0] if single else _list(items)
+
+    if not print_as(output, data, names=(job.name for job in found)):
         say(jobs_table(found, now=utc_now(), wide=output is Output.WIDE, namespaces=namespaces))
+
+
+def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
+    """As `kubectl get -o json` gives several objects."""
+    return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
 def _tell_of_others(job: Job, cluster: Cluster) -> None:

@@ -34,16 +34,11 @@ def nodes(
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     found = list_nodes(everywhere=all_namespaces, cluster=cluster)
-    if output in (Output.JSON, Output.YAML):
-        from diflow.cli.output import print_data  # noqa: PLC0415
+    from diflow.cli.output import print_as  # noqa: PLC0415
 
-        print_data([one.to_dict() for one in found], form=output.value)
-    elif output is Output.NAME:
-        from diflow.cli.output import printable  # noqa: PLC0415
-
-        for one in found:
-            say(printable(one.node))
-    elif found:
+    if print_as(output, lambda: [one.to_dict() for one in found], names=(one.node for one in found)):
+        return
+    if found:
         say(_table(found, wide=output is Output.WIDE))
     else:
         note("no results: no job has a node check, or a replica that failed")

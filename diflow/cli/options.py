@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -63,6 +63,19 @@ Timeout = Annotated[
     str | None,
     typer.Option("--timeout", help="Give up after this long, such as 90s, 10m or 2h.", show_default=False),
 ]
+
+
+def metrics_port(variable: str) -> Any:
+    """The option --metrics-port of a daemon, also given by this environment variable."""
+    return typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        envvar=variable,
+        show_envvar=False,
+        help="Serve /metrics, /healthz and /readyz on this port (default: none).",
+        show_default=False,
+    )
 
 
 def connect(*, kubeconfig: str | None, context: str | None, namespace: str | None) -> Cluster:

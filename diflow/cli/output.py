@@ -8,9 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from diflow import keys
-from diflow.cli.console import colours, encodes, paint, phase_colour
+from diflow.cli.console import colours, encodes, paint, phase_colour, say
+from diflow.cli.options import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from diflow.jobs.lookup import Job
 
 
@@ -57,6 +60,18 @@ def manifest(job: Job) -> dict[str, Any]:
         "spec": given.get("spec") or {},
         "status": job.status.to_dict(),
     }
+
+
+def print_as(output: Output | None, data: Callable[[], Any], *, names: Iterable[str]) -> bool:
+    """Print a list as `-o` says: as data, or as names. False if it is to be a table."""
+    if output is Output.NAME:
+        for name in names:
+            say(printable(name))
+    elif output in (Output.JSON, Output.YAML):
+        print_data(data(), form=output.value)
+    else:
+        return False
+    return True
 
 
 def print_data(data: Any, *, form: str) -> None:

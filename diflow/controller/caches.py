@@ -20,7 +20,7 @@ from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflector import Json, Key, Reflector, drop
 from diflow.kube.reflectors import Reflectors
 from diflow.state import chain, untrusted
 
@@ -182,7 +182,7 @@ class Caches:
         after: OwnedWorkflow | None = new["read"] if new else None
         with self._lock:
             if before is not None:
-                _drop(self._workflows, before.job, key[1])
+                drop(self._workflows, before.job, key[1])
                 self._job_of.pop(key, None)
             if after is not None:
                 self._workflows.setdefault(after.job, {})[key[1]] = after
@@ -194,7 +194,7 @@ class Caches:
         changed = set()
         with self._lock:
             if old is not None:
-                _drop(self._pods, (key[0], old["workflow"]), key[1])
+                drop(self._pods, (key[0], old["workflow"]), key[1])
             if new is not None:
                 self._pods.setdefault((key[0], new["workflow"]), {})[key[1]] = new
             for pod in (old, new):
@@ -246,11 +246,3 @@ def _trim_containers(given: Any) -> list[Json]:
 
 def _trim_step(obj: Json) -> Json:
     return {"step": StepPod.read(obj)}
-
-
-def _drop(index: dict[Key, dict[str, Any]], home: Key, name: str) -> None:
-    inside = index.get(home)
-    if inside is not None:
-        inside.pop(name, None)
-        if not inside:
-            del index[home]

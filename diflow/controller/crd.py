@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from diflow import bounds, failurepolicy, keys
-from diflow.controller import crd_v1alpha1
+from diflow.controller import crd_v1alpha1, schemas
 from diflow.controller.schemas import (
     ANYTHING,
     KEPT,
@@ -21,18 +21,14 @@ from diflow.controller.schemas import (
     own,
     pod_template,
     rule,
-    status,
 )
 from diflow.controller.statuses import ADVICE
 from diflow.job import DIJob, Health, NodeCheck, Task
 from diflow.names import TASK_PATTERN
 from diflow.spec import ditask
 from diflow.state.status import HEALTHY
-from diflow.yamltext import dump_yaml
 
 PLURAL: Final = "dijobs"
-NAME: Final = f"{PLURAL}.{keys.API_GROUP}"
-_HEAD: Final = "# Generated from the models (`make golden`).\n"
 
 CHANGEABLE: Final = "replicas, minReplicas and maxReplicas of its tasks"
 """What may change in the spec of a job that was created."""
@@ -67,56 +63,34 @@ _SAME_NAME: Final = (
 
 def crd() -> Json:
     """The CustomResourceDefinition, as `kubectl apply` takes it."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": NAME, "labels": {"app.kubernetes.io/part-of": "diflow"}},
-        "spec": {
-            "group": keys.API_GROUP,
-            "names": {
-                "kind": keys.KIND,
-                "listKind": f"{keys.KIND}List",
-                "plural": PLURAL,
-                "singular": "dijob",
-                "shortNames": ["dijob"],
-            },
-            "scope": "Namespaced",
-            # Said, though it is the default: it takes the place of a webhook of an older CRD, of which nothing is left.
-            "conversion": {"strategy": "None"},
-            "versions": [_v2alpha1(), crd_v1alpha1.version(_spec()["properties"])],
-        },
-    }
-
-
-def crd_yaml() -> str:
-    """The CustomResourceDefinition as YAML."""
-    return _HEAD + dump_yaml(crd())
+    versions = [_v2alpha1(), crd_v1alpha1.version(_spec()["properties"])]
+    # Said, though it is the default: it takes the place of a webhook of an older CRD, of which nothing is left.
+    return schemas.definition(keys.KIND, PLURAL, "dijob", versions, conversion={"strategy": "None"})
 
 
 def _v2alpha1() -> Json:
-    return {
-        "name": keys.API_VERSION.rpartition("/")[2],
-        "served": True,
-        "storage": True,
-        "subresources": {"status": {}},
-        "additionalPrinterColumns": [
-            {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
-            {"name": "ReadyReplicas", "type": "integer", "jsonPath": ".status.readyReplicas"},
-            {"name": "Replicas", "type": "integer", "jsonPath": ".status.replicas"},
-            {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts"},
-            {"name": "Reschedules", "type": "integer", "jsonPath": ".status.reschedules"},
-            {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-            # With `-o wide` alone: few jobs have the first one, and the last one is long, and may change each second.
-            {
-                "name": "Healthy",
-                "type": "string",
-                "jsonPath": f".status.conditions[?(@.type=='{HEALTHY}')].status",
-                "priority": 1,
-            },
-            {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
-        ],
-        "schema": {"openAPIV3Schema": _root()},
-    }
+    columns: list[Json] = [
+        *(
+            {"name": name, "type": kind, "jsonPath": path}
+            for name, kind, path in (
+                ("Phase", "string", ".status.phase"),
+                ("ReadyReplicas", "integer", ".status.readyReplicas"),
+                ("Replicas", "integer", ".status.replicas"),
+                ("Restarts", "integer", ".status.restarts"),
+                ("Reschedules", "integer", ".status.reschedules"),
+                ("Age", "date", ".metadata.creationTimestamp"),
+            )
+        ),
+        # With `-o wide` alone: few jobs have the first one, and the last one is long, and may change each second.
+        {
+            "name": "Healthy",
+            "type": "string",
+            "jsonPath": f".status.conditions[?(@.type=='{HEALTHY}')].status",
+            "priority": 1,
+        },
+        {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
+    ]
+    return schemas.version(keys.API_VERSION.rpartition("/")[2], _root(), is_stored=True, columns=columns)
 
 
 def _root() -> Json:
@@ -124,13 +98,7 @@ def _root() -> Json:
         "description": "A reinforcement-learning or distributed-training job, run as one Argo Workflow.",
         "type": "object",
         "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": keys.LABEL_LIMIT}}},
-            "spec": _spec(),
-            "status": status(),
-        },
+        "properties": {"metadata": schemas.metadata(), "spec": _spec(), "status": schemas.status()},
         "x-kubernetes-validations": [
             crd_v1alpha1.name_is_short(),
             rule(

@@ -9,23 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from diflow import keys
-from diflow.controller.schemas import (
-    KEPT,
-    Json,
-    clean_pod_policy,
-    described,
-    fixed,
-    pod_template,
-    rule,
-    status,
-)
+from diflow.controller import schemas
+from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, fixed, pod_template, rule
 from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG, LONGEST_NAME
 from diflow.state.modules import COLLECTOR, COORDINATOR, LEARNER
-from diflow.yamltext import dump_yaml
 
 MODULES: Final = (COORDINATOR, COLLECTOR, LEARNER)
-AGGREGATOR_NAME: Final = f"{AGGREGATOR_CONFIG.plural}.{keys.API_GROUP}"
-_HEAD: Final = "# Generated from the models (`make golden`).\n"
 _LONGEST: Final = 253
 _OF_V2: Final = (
     "priority", "queue", "scheduling", "backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds",
@@ -41,35 +30,23 @@ def version(v2: Json) -> Json:
     Those have their types here, too: the rules of v2alpha1 read them with each write of the status, which the API
     server would refuse if another type were stored.
     """
-    return {
-        "name": keys.API_VERSION_1.rpartition("/")[2],
-        "served": True,
-        "storage": False,
-        "subresources": {"status": {}},
-        "additionalPrinterColumns": [
-            {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
-            {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-        ],
-        "schema": {
-            "openAPIV3Schema": {
-                "description": "A reinforcement-learning job with a coordinator, which asks for collectors and "
-                "learners by the REST API.",
-                "type": "object",
-                "required": ["spec"],
-                "properties": {
-                    "apiVersion": {"type": "string"},
-                    "kind": {"type": "string"},
-                    "metadata": {
-                        "type": "object",
-                        "properties": {"name": {"type": "string", "maxLength": keys.LABEL_LIMIT}},
-                    },
-                    "spec": _spec({name: _without_default(v2[name]) for name in _OF_V2}),
-                    "status": status(),
-                },
-                "x-kubernetes-validations": [name_is_short()],
-            }
+    schema = {
+        "description": "A reinforcement-learning job with a coordinator, which asks for collectors and learners by the "
+        "REST API.",
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "metadata": schemas.metadata(),
+            "spec": _spec({name: _without_default(v2[name]) for name in _OF_V2}),
+            "status": schemas.status(),
         },
+        "x-kubernetes-validations": [name_is_short()],
     }
+    columns = (
+        {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    )
+    return schemas.version(keys.API_VERSION_1.rpartition("/")[2], schema, is_stored=False, columns=columns)
 
 
 def has_a_form() -> Json:
@@ -88,54 +65,19 @@ def name_is_short() -> Json:
     )
 
 
-def aggregator_yaml() -> str:
-    """The CustomResourceDefinition of AggregatorConfigs as YAML."""
-    return _HEAD + dump_yaml(aggregator())
-
-
 def aggregator() -> Json:
     """The CustomResourceDefinition of AggregatorConfigs."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": AGGREGATOR_NAME, "labels": {"app.kubernetes.io/part-of": "diflow"}},
-        "spec": {
-            "group": keys.API_GROUP,
-            "names": {
-                "kind": AGGREGATOR_CONFIG.name,
-                "listKind": f"{AGGREGATOR_CONFIG.name}List",
-                "plural": AGGREGATOR_CONFIG.plural,
-                "singular": "aggregatorconfig",
-                "shortNames": ["agconfig"],
-            },
-            "scope": "Namespaced",
-            "versions": [
-                {
-                    "name": AGGREGATOR_CONFIG.version,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "schema": {
-                        "openAPIV3Schema": {
-                            "description": "The pod template of the aggregators of jobs with a coordinator.",
-                            "type": "object",
-                            "properties": {
-                                "apiVersion": {"type": "string"},
-                                "kind": {"type": "string"},
-                                "metadata": {"type": "object"},
-                                "spec": {
-                                    "type": "object",
-                                    "required": ["aggregator"],
-                                    "properties": {"aggregator": _module()},
-                                },
-                                "status": KEPT,
-                            },
-                        }
-                    },
-                }
-            ],
+    kind = AGGREGATOR_CONFIG
+    schema = {
+        "description": "The pod template of the aggregators of jobs with a coordinator.",
+        "type": "object",
+        "properties": {
+            "spec": {"type": "object", "required": ["aggregator"], "properties": {"aggregator": _module()}},
+            "status": KEPT,
         },
     }
+    version = schemas.version(kind.version, schema, is_stored=True)
+    return schemas.definition(kind.name, kind.plural, "agconfig", [version])
 
 
 def _without_default(schema: Json) -> Json:

@@ -7,6 +7,7 @@ and drops the others.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Final
 
 from diflow import keys
@@ -33,6 +34,47 @@ _BY_NAME: Final[dict[str, Json]] = {
     },
 }
 _KEPT: Final = ("type", "format", "enum", "minItems", "minimum", "maximum")
+
+
+def definition(kind: str, plural: str, short: str, versions: Sequence[Json], **spec: Json) -> Json:
+    """A CustomResourceDefinition, as `kubectl apply` takes it."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{keys.API_GROUP}", "labels": {"app.kubernetes.io/part-of": "diflow"}},
+        "spec": {
+            "group": keys.API_GROUP,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
+            },
+            "scope": "Namespaced",
+            **spec,
+            "versions": list(versions),
+        },
+    }
+
+
+def version(name: str, schema: Json, *, is_stored: bool, columns: Sequence[Json] = ()) -> Json:
+    """A version of a CustomResourceDefinition with the schema of its objects. `columns`: what `kubectl get` prints."""
+    known = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+    schema = {**schema, "properties": {**known, **schema["properties"]}}
+    return {
+        "name": name,
+        "served": True,
+        "storage": is_stored,
+        "subresources": {"status": {}},
+        **({"additionalPrinterColumns": list(columns)} if columns else {}),
+        "schema": {"openAPIV3Schema": schema},
+    }
+
+
+def metadata() -> Json:
+    """The metadata of a DIJob: the rules on its name need a bound."""
+    return {"type": "object", "properties": {"name": {"type": "string", "maxLength": keys.LABEL_LIMIT}}}
 
 
 def status() -> Json:

@@ -435,3 +435,11 @@ def _newer(version: str, known: str) -> bool:
     with contextlib.suppress(ValueError):
         return int(version) > int(known)
     return version != known
+
+
+def drop(index: dict[Any, dict[Any, Any]], home: Any, name: Any) -> None:
+    """Remove an entry of an index that is kept beside a cache, and its home when that is empty."""
+    inside = index.get(home, {})
+    inside.pop(name, None)
+    if not inside:
+        index.pop(home, None)

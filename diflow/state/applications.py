@@ -25,7 +25,7 @@ from diflow.bounds import (
     MOST_APPLICATIONS,
     MOST_APPLICATIONS_BYTES,
 )
-from diflow.state import untrusted
+from diflow.state import lines, untrusted
 
 APPLICATIONS_KEY: Final = "applications"
 """The key of the ConfigMap's data with the text."""
@@ -197,35 +197,26 @@ def _mean(before: float, now: float, part: float) -> float:
 
 def text_of(config_map: Mapping[str, Any] | None) -> str:
     """The record in a ConfigMap, "" if it has none."""
-    return untrusted.string(untrusted.sub(config_map or {}, "data").get(APPLICATIONS_KEY))
+    return lines.text_of(config_map, APPLICATIONS_KEY)
 
 
 def parse(text: str) -> dict[tuple[str, str], Application]:
     """The records by name and pool, the one that was used last at the end. Only as much of the text is read as the
     allocator would write."""
-    lines = text[-MOST_APPLICATIONS_BYTES:].rstrip("\n").split("\n")[-MOST_APPLICATIONS:]
-    read = (_read(line) for line in lines if len(line) <= _LONGEST_LINE)
+    given = lines.split(text, most=MOST_APPLICATIONS, most_bytes=MOST_APPLICATIONS_BYTES, longest=_LONGEST_LINE)
+    read = map(_read, given)
     return {application.key: application for application in read if application is not None}
 
 
 def text(applications: Iterable[Application]) -> str:
     """The text of these records; of too many, those that were used last."""
-    kept: list[str] = []
-    size = 0
     ordered = sorted(applications, key=lambda one: (one.used_seconds, one.key))
-    for application in reversed(ordered[-MOST_APPLICATIONS:]):
-        line = _line(application)
-        size += len(line) + 1
-        if size > MOST_APPLICATIONS_BYTES:
-            break
-        kept.append(line)
-    return "".join(f"{line}\n" for line in reversed(kept))
+    return lines.joined(map(_record, reversed(ordered[-MOST_APPLICATIONS:])), most_bytes=MOST_APPLICATIONS_BYTES)
 
 
-def _line(application: Application) -> str:
-    """The line of an application, in ASCII."""
+def _record(application: Application) -> dict[str, Any]:
     batches = application.batches
-    known = {
+    return {
         "name": application.name,
         "pool": application.pool,
         "jobs": application.jobs,
@@ -241,7 +232,6 @@ def _line(application: Application) -> str:
         "misses": None if application.misses is None else round(application.misses, 3),
         "taught": list(application.taught) or None,
     }  # fmt: skip
-    return json.dumps({name: value for name, value in known.items() if value not in ("", None)}, separators=(",", ":"))
 
 
 def _short(value: float) -> float:
@@ -249,8 +239,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _read(line: str) -> Application | None:
-    given = untrusted.mapping(line)
+def _read(given: Mapping[str, Any]) -> Application | None:
     name = given.get("name")
     if not names.is_application(name):
         return None
@@ -266,7 +255,7 @@ def _read(line: str) -> Application | None:
     taught = taught if isinstance(taught, list) else []
     return Application(
         name=str(name),
-        pool=_plain(given.get("pool"), _LONGEST_POOL),
+        pool=lines.plain(given.get("pool"), _LONGEST_POOL),
         jobs=_count(given.get("jobs")),
         used_seconds=_within(given.get("used"), 0.0, 1e11) or 0.0,
         shapes=tuple(shape for shape in shapes if shape is not None),
@@ -276,13 +265,8 @@ def _read(line: str) -> Application | None:
         restarts=_count(given.get("restarts")) if restart is not None else 0,
         batches=batches,
         misses=_within(given.get("misses"), 0.0, 30.0),
-        taught=tuple(_plain(uid, _LONGEST_UID) for uid in taught[-_MOST_TAUGHT:] if isinstance(uid, str)),
+        taught=tuple(lines.plain(uid, _LONGEST_UID) for uid in taught[-_MOST_TAUGHT:] if isinstance(uid, str)),
     )
-
-
-def _plain(value: Any, most: int) -> str:
-    """A text of a line. JSON can escape half a surrogate pair, which cannot be encoded again."""
-    return untrusted.string(value, most=most).encode(errors="replace").decode()
 
 
 def _shape(row: Any) -> Shape | None:

@@ -9,7 +9,6 @@ Pure; it imports neither Hera nor pydantic.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Final
 from diflow import keys
 from diflow.bounds import MOST_ENDED_BYTES, MOST_ENDED_JOBS
 from diflow.figures import shortened
-from diflow.state import chain, untrusted
+from diflow.state import chain, lines, untrusted
 from diflow.state.status import ENDED, derive
 
 JOBS_KEY: Final = "jobs"
@@ -118,7 +117,7 @@ def of_workflow(workflow: Mapping[str, Any]) -> EndedJob | None:
 
 def text_of(config_map: Mapping[str, Any] | None) -> str:
     """The record in a ConfigMap, "" if it has none."""
-    return untrusted.string(untrusted.sub(config_map or {}, "data").get(JOBS_KEY))
+    return lines.text_of(config_map, JOBS_KEY)
 
 
 def parse(text: str, *, namespace: str, now_seconds: float = math.inf, most: int = MOST_ENDED_JOBS) -> list[EndedJob]:
@@ -128,8 +127,8 @@ def parse(text: str, *, namespace: str, now_seconds: float = math.inf, most: int
     Unix time is ignored, as it would stand before the jobs of all other namespaces. The writer has no such limit: its
     clock may be slow, and a line that it leaves out is lost.
     """
-    lines = text[-MOST_ENDED_BYTES:].rstrip("\n").split("\n")[-most:]
-    read = (_read(line, namespace) for line in lines if len(line) <= _LONGEST_LINE)
+    given = lines.split(text, most=most, most_bytes=MOST_ENDED_BYTES, longest=_LONGEST_LINE)
+    read = (_read(record, namespace) for record in given)
     latest = now_seconds + _CLOCKS_DIFFER_SECONDS
     return merged((job for job in read if job is not None and untrusted.seconds(job.ended) <= latest), ())
 
@@ -146,20 +145,12 @@ def merged(recorded: Iterable[EndedJob], more: Iterable[EndedJob]) -> list[Ended
 
 def text(jobs: Iterable[EndedJob]) -> str:
     """The record of these jobs, which are in the order in which they ended; of too many the last ones."""
-    kept: list[str] = []
-    size = 0
-    for job in reversed(list(jobs)[-MOST_ENDED_JOBS:]):
-        line = _line(job)
-        size += len(line) + 1
-        if size > MOST_ENDED_BYTES:
-            break
-        kept.append(line)
-    return "".join(f"{line}\n" for line in reversed(kept))
+    return lines.joined(map(_record, reversed(list(jobs)[-MOST_ENDED_JOBS:])), most_bytes=MOST_ENDED_BYTES)
 
 
-def _line(job: EndedJob) -> str:
-    """The line of a job, in ASCII. The namespace is that of the ConfigMap."""
-    known = {
+def _record(job: EndedJob) -> dict[str, Any]:
+    """A job as its line has it. The namespace is that of the ConfigMap."""
+    return {
         "name": job.name,
         "uid": job.uid,
         "version": job.version,
@@ -173,35 +164,28 @@ def _line(job: EndedJob) -> str:
         "reschedules": job.reschedules,
         "message": job.message,
     }
-    return json.dumps({name: value for name, value in known.items() if value not in ("", None)}, separators=(",", ":"))
 
 
-def _read(line: str, namespace: str) -> EndedJob | None:
-    given = untrusted.mapping(line)
-    name, phase = _text(given, "name", _LONGEST_NAME), given.get("phase")
+def _read(given: Mapping[str, Any], namespace: str) -> EndedJob | None:
+    name, phase = lines.plain(given.get("name"), _LONGEST_NAME), given.get("phase")
     ended = untrusted.time(given.get("ended"))
     if not name or not isinstance(phase, str) or phase not in ENDED or not ended:
         return None
     return EndedJob(
         namespace=namespace,
         name=name,
-        uid=_text(given, "uid", _LONGEST_NAME),
+        uid=lines.plain(given.get("uid"), _LONGEST_NAME),
         phase=phase,
         ended=ended,
         submitted=untrusted.time(given.get("submitted")),
         started=untrusted.time(given.get("started")),
-        queue=_text(given, "queue", _LONGEST_NAME),
+        queue=lines.plain(given.get("queue"), _LONGEST_NAME),
         replicas=_count(given.get("replicas")) or 0,
         restarts=_count(given.get("restarts")),
         reschedules=_count(given.get("reschedules")),
-        message=_text(given, "message", _LONGEST_MESSAGE),
-        version=_text(given, "version", _LONGEST_VERSION),
+        message=lines.plain(given.get("message"), _LONGEST_MESSAGE),
+        version=lines.plain(given.get("version"), _LONGEST_VERSION),
     )
-
-
-def _text(given: Mapping[str, Any], name: str, most: int) -> str:
-    """A text of a line. JSON can escape half a surrogate pair, which cannot be encoded again."""
-    return untrusted.string(given.get(name), most=most).encode(errors="replace").decode()
 
 
 def _count(value: Any) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from diflow import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
-from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflector import Json, Key, Reflector, drop
 from diflow.kube.reflectors import Reflectors
 from diflow.server.api.reading import ServedPod, ServedWorkflow, address, read_pod, read_workflow
 from diflow.server.http import envelope
@@ -320,8 +320,8 @@ class Cache:
                     continue
                 home = (key[0], pod.workflow)
                 if pod is before:
-                    _drop(self._pods, home, key[1])
-                    _drop(self._by_address, pod.address, key)
+                    drop(self._pods, home, key[1])
+                    drop(self._by_address, pod.address, key)
                 else:
                     self._pods.setdefault(home, {})[key[1]] = pod
                     if pod.address:
@@ -386,11 +386,3 @@ def _rounds(pod: ServedPod, workflow: ServedWorkflow) -> tuple[int, int]:
 
 def _read(kept: Json | None) -> Any:
     return kept["read"] if kept is not None else None
-
-
-def _drop(index: dict[Any, dict[Any, ServedPod]], home: Any, name: Any) -> None:
-    inside = index.get(home)
-    if inside is not None:
-        inside.pop(name, None)
-        if not inside:
-            del index[home]

@@ -41,6 +41,16 @@ def template() -> str:
     return "# A DIJob as a step of any Workflow (`make golden`).\n" + template_yaml()
 
 
+def crds() -> dict[Path, str]:
+    """The expected CustomResourceDefinitions, by file."""
+    from diflow.controller.crd import crd
+    from diflow.controller.crd_v1alpha1 import aggregator
+    from diflow.yamltext import dump_yaml
+
+    head = "# Generated from the models (`make golden`).\n"
+    return {path: head + dump_yaml(made()) for path, made in ((CRD, crd), (AGGREGATOR_CRD, aggregator))}
+
+
 def pipeline_module() -> ModuleType:
     """The example of a pipeline, which is imported as its pods do it."""
     if str(EXAMPLES) not in sys.path:
@@ -56,16 +66,14 @@ def pipeline() -> str:
 
 def main() -> None:
     from diflow import DIJob
-    from diflow.controller.crd import crd_yaml
-    from diflow.controller.crd_v1alpha1 import aggregator_yaml
     from diflow.workflows import to_yaml
 
     REOPTIMISE.parent.mkdir(exist_ok=True)
     REOPTIMISE.write_text(reoptimise(), encoding="utf-8")
-    CRD.write_text(crd_yaml(), encoding="utf-8")
     STEP.write_text(template(), encoding="utf-8")
     PIPELINE.write_text(pipeline(), encoding="utf-8")
-    AGGREGATOR_CRD.write_text(aggregator_yaml(), encoding="utf-8")
+    for path, text in crds().items():
+        path.write_text(text, encoding="utf-8")
     for path in jobs():
         golden_of(path).write_text(to_yaml(DIJob.from_yaml(path)), encoding="utf-8")
 
