@@ -397,7 +397,7 @@ class DIJob(_Model):
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:
-        names.check_job(self.name, path="metadata.name")
+        names.check_job(self.name)
         if self.namespace is not None:
             names.check_label(self.namespace, what="the namespace", path="metadata.namespace")
         if self.queue is not None:
@@ -633,7 +633,7 @@ def read_annotation(text: str) -> DIJob:
     # A user's jobs often differ in their names alone, of which only the length matters to the rest.
     rest = canonical_json({key: value for key, value in metadata.items() if key != "name"})
     try:
-        names.check_job(name, path="metadata.name")
+        names.check_job(name)
         return _read_nameless((rest, spec, len(name))).model_copy(update={"name": name})
     except InvalidError:
         return _read_manifest(text)  # for the error with the job's own name
@@ -704,14 +704,14 @@ def _checked_template(data: Any) -> tuple[dict[str, Any], list[str]]:
     try:
         packed = marshal.dumps(data, _WITHOUT_REFERENCES)
     except ValueError:  # not plain, or too deep
-        return check_pod_template(data, path="template")
+        return check_pod_template(data)
     found: tuple[dict[str, Any], list[str]] = marshal.loads(_checked_packed(packed))  # noqa: S302 (written by it)
     return found
 
 
 @remembered(most_bytes=4 * MIB)
 def _checked_packed(packed: bytes) -> bytes:
-    return marshal.dumps(check_pod_template(marshal.loads(packed), path="template"))  # noqa: S302 (written above)
+    return marshal.dumps(check_pod_template(marshal.loads(packed)))  # noqa: S302 (written above)
 
 
 def _failure_policy(item: Any) -> FailurePolicy:

@@ -103,9 +103,9 @@ def check_label(name: str, *, what: str, path: str) -> None:
     )
 
 
-def check_job(name: str, *, path: str) -> None:
+def check_job(name: str) -> None:
     """Check a job's name."""
-    check_label(name, what="the job's name", path=path)
+    check_label(name, what="the job's name", path="metadata.name")
 
 
 def check_task(name: str, *, path: str) -> None:

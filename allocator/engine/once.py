@@ -29,21 +29,19 @@ def decide_once(
     settings: AllocatorSettings,
     *,
     seconds: float,
-    note: Callable[[str], None] = lambda _: None,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
+    note: Callable[[str], None],
 ) -> str:
     """The plan as text. `note` gets progress messages. Raises TimeoutError if there is no plan within `seconds`."""
     policy = load_policy(settings.policy)
     elector = candidate(cluster, settings)
-    ends = clock() + seconds
+    ends = time.monotonic() + seconds
     asked = ""
-    while clock() < ends:
+    while time.monotonic() < ends:
         if elector.try_acquire():
             # `acquire` starts the renewals: a plan may take longer than the Lease's duration.
             elector.acquire(threading.Event())
             allocator = Allocator(cluster, settings, policy, elector)
-            return _one_cycle(allocator, elector, seconds=max(1.0, ends - clock()))
+            return _one_cycle(allocator, elector, seconds=max(1.0, ends - time.monotonic()))
         if not asked and elector.holder:
             asked = secrets.token_hex(8)
             control_channel.annotate(cluster, REPLAN, asked, namespace=settings.namespace)
@@ -52,7 +50,7 @@ def decide_once(
             text = control_channel.answer_to(cluster, asked, namespace=settings.namespace)
             if text is not None:
                 return text
-        pause(_LOOK_SECONDS)
+        time.sleep(_LOOK_SECONDS)
     raise TimeoutError(
         f"no plan within {seconds:g} s: {elector.holder or 'nobody'} holds the Lease and does not answer "
         f"(it needs the right to write the ConfigMap {control_channel.ANSWER} in {settings.namespace})"

@@ -228,9 +228,9 @@ class JobRead:
         Workflows of the job so far."""
         return self.rounds_before + self.tree.moves + self.tree.rounds_left(self.rounds)
 
-    def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
+    def member_text(self, task: str, index: int) -> str:
         """The member of this index in its current incarnation: `2`, or `2.1` after it was released and added again."""
-        return f"{index}{self.incarnations.get(f'{round_ or self.current}/{task}/{index}', '')}"
+        return f"{index}{self.incarnations.get(f'{self.current}/{task}/{index}', '')}"
 
     def member(self, task: str, index: int) -> str:
         """The member's full name, as in `released` and the tree."""

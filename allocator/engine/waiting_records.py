@@ -53,7 +53,7 @@ def _shared(head: Mapping[str, Any]) -> bytes | None:
         metadata = head["metadata"]
         annotations = metadata["annotations"]
         dijob, spec = parameters.split_manifest(annotations[keys.DIJOB]) or ({}, "")
-        names.check_job(dijob["name"], path="metadata.name")
+        names.check_job(dijob["name"])
         # Of a valid name only the length matters (`diflow.job.read_annotation`).
         job = ({**dijob, "name": len(dijob["name"])}, spec)
         rest = {name: value for name, value in annotations.items() if name not in _OWN_ANNOTATIONS}

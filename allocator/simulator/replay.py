@@ -239,7 +239,6 @@ def replay(
     policy: Policy,
     scenario: Scenario | None = None,
     *,
-    mode: Mode | None = None,
     memory: Memory | None = None,
     on_plan: Callable[[Snapshot, Plan], None] | None = None,
 ) -> Replay:
@@ -250,7 +249,7 @@ def replay(
     scenario = scenario or Scenario()
     _check_topology(scenario)
     run = _Run(policy, scenario, memory, on_plan)
-    waiting = _jobs_of(arrivals, apps, mode or MODES.get(policy.name, "adaptive"), scenario)
+    waiting = _jobs_of(arrivals, apps, MODES.get(policy.name, "adaptive"), scenario)
     now = 0.0
     latest = (waiting[-1].created if waiting else 0.0) + scenario.longest_seconds
     while waiting or run.active:

@@ -50,22 +50,15 @@ def data(seen: Seen, *, namespace: str | None = None) -> dict[str, Any]:
     }
 
 
-def print_once(seen: Seen, *, namespace: str | None, console: Console | None = None) -> None:
+def print_once(seen: Seen, *, namespace: str | None) -> None:
     """Print the view once, as wide as the terminal (160 columns without one)."""
-    console = console or _console()
+    console = _console()
     console.print(picture(seen, namespace=namespace, width=console.width))
 
 
-def show_live(
-    cluster: Cluster,
-    seen: Seen,
-    *,
-    namespace: str | None,
-    console: Console | None = None,
-    stop: threading.Event | None = None,
-) -> None:
+def show_live(cluster: Cluster, seen: Seen, *, namespace: str | None) -> None:
     """Update the view on each change, until Ctrl-C, with watches."""
-    console, stop = console or _console(), stop or threading.Event()
+    console = _console()
     changed = threading.Event()
     caches = Caches(cluster, seen.settings, on_change=lambda *_: changed.set())
     caches.start()
@@ -73,7 +66,8 @@ def show_live(
     asked = time.monotonic()
     try:
         with Live(page, console=console, refresh_per_second=2, screen=console.is_terminal) as live:
-            while not stop.wait(_FRAME_SECONDS):
+            while True:
+                time.sleep(_FRAME_SECONDS)
                 page.trouble = caches.trouble()
                 if page.trouble:
                     continue

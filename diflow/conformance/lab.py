@@ -234,15 +234,15 @@ class Run:
         """The log of a pod's main container."""
         return list(self.lab.cluster.logs(pod["metadata"]["name"], namespace=self.lab.namespace))
 
-    def worker(self, index: int, *, round_: str = "1", task: str = "worker") -> Json | None:
+    def worker(self, index: int, *, round_: str = "1") -> Json | None:
         """The pod of a replica."""
-        return reading.workers(self.pods(), round_=round_).get(f"{self.name}-{task}-{index}")
+        return reading.workers(self.pods(), round_=round_).get(f"{self.name}-worker-{index}")
 
-    def until_running(self, index: int, *, round_: str = "1") -> Json:
+    def until_running(self, index: int) -> Json:
         """Wait until the container of a replica runs."""
 
         def look() -> Json | None:
-            pod = self.worker(index, round_=round_)
+            pod = self.worker(index)
             if pod is None:
                 self._check_alive()
                 return None
@@ -250,16 +250,16 @@ class Run:
                 raise FactFailedError(f"replica {index} ended before it was seen running: {pod['status']}")
             return pod if reading.main_is_running(pod) else None
 
-        return self.until(f"replica {index} of round {round_} running", look)
+        return self.until(f"replica {index} of round 1 running", look)
 
-    def until_ended(self, index: int, *, round_: str = "1") -> Json:
+    def until_ended(self, index: int) -> Json:
         """Wait until the pod of a replica has ended."""
 
         def look() -> Json | None:
-            pod = self.worker(index, round_=round_)
+            pod = self.worker(index)
             return pod if pod is not None and reading.has_ended(pod) else None
 
-        return self.until(f"the end of replica {index} of round {round_}", look)
+        return self.until(f"the end of replica {index} of round 1", look)
 
     def until_node(self, what: str, accept: Callable[[Json], T | None]) -> T:
         """Wait until `accept` finds something in the Workflow."""

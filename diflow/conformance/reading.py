@@ -94,7 +94,7 @@ def pod_phase(pod: Json) -> str:
 
 def main_is_running(pod: Json) -> bool:
     """Whether the main container runs (a pod is Running as soon as Argo's own container runs)."""
-    return "running" in (_status(pod, "main").get("state") or {})
+    return "running" in (_main_status(pod).get("state") or {})
 
 
 def has_ended(pod: Json) -> bool:
@@ -104,7 +104,7 @@ def has_ended(pod: Json) -> bool:
 
 def main_end(pod: Json) -> Json:
     """The main container's terminated state (exitCode, reason); empty while it runs."""
-    return dict((_status(pod, "main").get("state") or {}).get("terminated") or {})
+    return dict((_main_status(pod).get("state") or {}).get("terminated") or {})
 
 
 def main_container(pod: Json) -> Json:
@@ -167,6 +167,6 @@ def _nodes(workflow: Json) -> Iterable[Json]:
     return ((workflow.get("status") or {}).get("nodes") or {}).values()
 
 
-def _status(pod: Json, container: str) -> Json:
+def _main_status(pod: Json) -> Json:
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    return next((item for item in statuses if item.get("name") == container), {})
+    return next((item for item in statuses if item.get("name") == "main"), {})

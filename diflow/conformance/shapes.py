@@ -27,24 +27,24 @@ WITNESS: Final = "witness"
 PARAM_WITNESSES: Final = "witnesses"
 PARAM_HOLD: Final = "hold"
 # A pod that is not stopped ends by itself, long after the probe.
-LIFETIME_SECONDS: Final = 900
+_LIFETIME_SECONDS: Final = 900
 # The same for leaves without pods.
 _DEADLINE_SECONDS: Final = 900
 
 _RESOURCES: Final = {"requests": {"cpu": "10m", "memory": "8Mi"}}
 
 
-def until_stopped(seconds: int = LIFETIME_SECONDS) -> str:
-    """A shell script that succeeds after `seconds`; on SIGTERM it writes a word and exits with STOPPED_EXIT_CODE."""
+def until_stopped() -> str:
+    """A shell script that succeeds after a while; on SIGTERM it writes a word and exits with STOPPED_EXIT_CODE."""
     # A non-interactive shell handles signals only after a foreground sleep, hence `wait`.
-    return f"trap 'echo {STOPPED_WORD}; exit {STOPPED_EXIT_CODE}' TERM; echo started; sleep {seconds} & wait"
+    return f"trap 'echo {STOPPED_WORD}; exit {STOPPED_EXIT_CODE}' TERM; echo started; sleep {_LIFETIME_SECONDS} & wait"
 
 
-def until_told(seconds: int = LIFETIME_SECONDS) -> str:
+def until_told() -> str:
     """As `until_stopped`, for a pod with `TELLABLE`; it succeeds as soon as its annotation TOLD has a value."""
     return (
         f"trap 'echo {STOPPED_WORD}; exit {STOPPED_EXIT_CODE}' TERM; echo started; i=0; "
-        f"until [ -s {_TOLD_FOLDER}/word ] || [ $i -ge {seconds} ]; do sleep 1 & wait $!; i=$((i+1)); done"
+        f"until [ -s {_TOLD_FOLDER}/word ] || [ $i -ge {_LIFETIME_SECONDS} ]; do sleep 1 & wait $!; i=$((i+1)); done"
     )
 
 

@@ -55,10 +55,10 @@ _HEAD: Final = ("sh", "-c", SCRIPT, "probe")
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^)]*)\)", re.DOTALL)
 
 
-def random_texts(seed: int, count: int = _RANDOM_TEXTS) -> tuple[str, ...]:
+def random_texts(seed: int) -> tuple[str, ...]:
     """Texts made of fragments that are special to one of the programs involved."""
     chance = random.Random(seed)  # noqa: S311 (no secret: the same seed makes the same texts)
-    return tuple("".join(chance.choices(_FRAGMENTS, k=chance.randint(1, 9))) for _ in range(count))
+    return tuple("".join(chance.choices(_FRAGMENTS, k=chance.randint(1, 9))) for _ in range(_RANDOM_TEXTS))
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:

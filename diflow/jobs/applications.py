@@ -42,10 +42,9 @@ class Listed:
         }
 
 
-def list_applications(*, everywhere: bool = False, cluster: Cluster | None = None) -> tuple[list[Listed], bool]:
+def list_applications(*, everywhere: bool, cluster: Cluster) -> tuple[list[Listed], bool]:
     """(the applications of the namespace, or `everywhere`, the one that was used last first; whether there is a
     ConfigMap for them)."""
-    cluster = cluster or Cluster.connect()
     if everywhere:
         found = cluster.list_all(CONFIG_MAP, everywhere=True, fields=f"metadata.name={keys.APPLICATIONS}")
     else:
@@ -59,10 +58,9 @@ def list_applications(*, everywhere: bool = False, cluster: Cluster | None = Non
     return sorted(out, key=lambda one: (-one.application.used_seconds, one.namespace, one.application.key)), bool(found)
 
 
-def forget(names: Sequence[str], *, cluster: Cluster | None = None) -> None:
+def forget(names: Sequence[str], *, cluster: Cluster) -> None:
     """Delete the records of these applications on all pools. Raises NotFoundError, and deletes nothing, if there is
     no record of one of them."""
-    cluster = cluster or Cluster.connect()
     for left in reversed(range(_TRIES)):
         config_map = cluster.find(CONFIG_MAP, keys.APPLICATIONS)
         known = applications.parse(applications.text_of(config_map))

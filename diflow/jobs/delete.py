@@ -9,11 +9,11 @@ from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain, status
 
 
-def staying(name: str, *, namespace: str | None = None, cluster: Cluster) -> str:
+def staying(name: str, *, cluster: Cluster) -> str:
     """What to tell a user who deletes the DIJob object of this name: that a Workflow of the name, which is not the
     object's, stays. "" if there is none."""
-    obj = dijobs.find(cluster, name, namespace=namespace)
-    workflow = cluster.find(WORKFLOW, name, namespace=namespace) if obj is not None else None
+    obj = dijobs.find(cluster, name)
+    workflow = cluster.find(WORKFLOW, name) if obj is not None else None
     # That of an earlier object of the name is being deleted.
     if obj is None or workflow is None or dijobs.runs_in(workflow)[1]:
         return ""

@@ -26,18 +26,16 @@ class Listed:
     trouble: str = ""
 
 
-def list_ended(*, namespace: str | None = None, everywhere: bool = False, cluster: Cluster | None = None) -> Listed:
+def list_ended(*, everywhere: bool, cluster: Cluster) -> Listed:
     """The jobs of the namespace, or `everywhere`, that have ended; each once.
 
     Of a job that is recorded only the metadata of its Workflow is read; of the others the whole Workflow, if it exists.
     """
-    cluster = cluster or Cluster.connect()
-    where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
-    heads = cluster.list_all(WORKFLOW, labels=keys.MANAGED, metadata_only=True, **where)
+    heads = cluster.list_all(WORKFLOW, labels=keys.MANAGED, metadata_only=True, everywhere=everywhere)
     trouble = ""
     recorded: dict[tuple[str, str, str], EndedJob] = {}
     try:
-        for config_map in _records(cluster, **where):
+        for config_map in _records(cluster, everywhere=everywhere):
             space = untrusted.string(untrusted.sub(config_map, "metadata").get("namespace"))
             found = ended.parse(ended.text_of(config_map), namespace=space, now_seconds=time.time())
             recorded |= {job.key: job for job in found}
@@ -57,15 +55,15 @@ def list_ended(*, namespace: str | None = None, everywhere: bool = False, cluste
             unknown = True
     present: list[EndedJob] = []
     if unknown:
-        workflows = cluster.list_all(WORKFLOW, labels=f"{keys.MANAGED},{_COMPLETED}=true", **where)
+        workflows = cluster.list_all(WORKFLOW, labels=f"{keys.MANAGED},{_COMPLETED}=true", everywhere=everywhere)
         present = [job for job in map(ended.of_workflow, workflows) if job is not None]
     jobs = ended.merged(recorded.values(), present)
     return Listed(tuple(reversed(jobs)), trouble)
 
 
-def _records(cluster: Cluster, *, namespace: str | None, everywhere: bool) -> list[dict[str, Any]]:
+def _records(cluster: Cluster, *, everywhere: bool) -> list[dict[str, Any]]:
     """The ConfigMaps with the records."""
     if everywhere:
         return cluster.list_all(CONFIG_MAP, everywhere=True, fields=f"metadata.name={keys.ENDED_JOBS}")
-    found = cluster.find(CONFIG_MAP, keys.ENDED_JOBS, namespace=namespace)
+    found = cluster.find(CONFIG_MAP, keys.ENDED_JOBS)
     return [found] if found is not None else []

@@ -12,23 +12,19 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 
 
-def job_events(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> list[dict[str, Any]]:
+def job_events(name: str, *, cluster: Cluster) -> list[dict[str, Any]]:
     """The events of the job's Workflow, DIJob object and pods, the oldest first; none if the user may not list them."""
-    cluster = cluster or Cluster.connect()
     try:
-        found = cluster.list_all(EVENT, namespace=namespace)
+        found = cluster.list_all(EVENT)
     except UnauthorizedError:
         return []
-    workflows = _names(name, namespace=namespace, cluster=cluster)
+    workflows = _names(name, namespace=None, cluster=cluster)
     about = [e for e in found if any(_is_about(e.get("involvedObject") or {}, each) for each in workflows)]
     return sorted(about, key=event_time)
 
 
-def allocator_events(
-    name: str, *, namespace: str | None = None, cluster: Cluster | None = None
-) -> list[dict[str, Any]] | None:
+def allocator_events(name: str, *, namespace: str | None = None, cluster: Cluster) -> list[dict[str, Any]] | None:
     """The allocator's events about the job, the oldest first; None if the user may not list events."""
-    cluster = cluster or Cluster.connect()
     workflows = _names(name, namespace=namespace, cluster=cluster)
     about = f"involvedObject.name={name}," if workflows == {name} else ""
     try:

@@ -67,10 +67,10 @@ class Seen:
         }
 
 
-def list_nodes(*, everywhere: bool, cluster: Cluster, now: float | None = None) -> list[Seen]:
+def list_nodes(*, everywhere: bool, cluster: Cluster) -> list[Seen]:
     """What the jobs of the namespace, or `everywhere`, have seen, the most suspicious node first."""
     found = cluster.list_all(WORKFLOW, labels=keys.MANAGED, everywhere=everywhere)
-    return seen(found, now=time.time() if now is None else now)
+    return seen(found, now=time.time())
 
 
 def seen(workflows: Iterable[Mapping[str, Any]], *, now: float) -> list[Seen]:

@@ -67,12 +67,12 @@ def later(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> 
         workflow = after
 
 
-def earlier(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Iterator[Json]:
+def earlier(cluster: Cluster, workflow: Json) -> Iterator[Json]:
     """The Workflows that this one continues, the latest first, as far as they still exist. Each is read when the
     iterator comes to it."""
     for _ in range(_MOST):
         name, uid = chain.continues(workflow)
-        before = cluster.find(WORKFLOW, name, namespace=namespace) if name else None
+        before = cluster.find(WORKFLOW, name) if name else None
         if before is None or before["metadata"].get("uid") != uid or chain.part(before) >= chain.part(workflow):
             return
         yield before

@@ -54,18 +54,15 @@ def has_reached(status: JobStatus, phase: str) -> bool:
     return status.phase == phase or (status.ended and any(c.type == phase for c in status.conditions))
 
 
-def wait_deleted(
-    name: str, *, namespace: str | None = None, timeout_seconds: float | None = None, cluster: Cluster | None = None
-) -> None:
+def wait_deleted(name: str, *, timeout_seconds: float | None = None, cluster: Cluster) -> None:
     """Wait until there is no such job. Raises TimeoutError after `timeout_seconds`."""
-    cluster = cluster or Cluster.connect()
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    while dijobs.find(cluster, name, namespace=namespace) is not None:
+    while dijobs.find(cluster, name) is not None:
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError(f"job {name} is still there after {timeout_seconds:g} s")
         time.sleep(_PAUSE_SECONDS)
     try:
-        for snapshot in follow(cluster, name, namespace=namespace, seconds=timeout_seconds):
+        for snapshot in follow(cluster, name, seconds=timeout_seconds):
             if snapshot.workflow is None:
                 return
     except NotFoundError:

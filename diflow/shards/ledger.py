@@ -275,7 +275,7 @@ class Ledger:
         if not isinstance(given, dict) or given.get("format") != _FORMAT:
             raise ValueError(f"is not of format {_FORMAT}")
         tables, at = given.get("datasets"), given.get("at")
-        if not _is_count(at, least=0, most=_LATEST) or not isinstance(tables, dict):
+        if not _is_count(at, most=_LATEST) or not isinstance(tables, dict):
             raise ValueError("has no data sets or no time")
         if len(tables) > MOST_DATASETS:
             raise ValueError(f"has more than {MOST_DATASETS} data sets")
@@ -302,7 +302,7 @@ def _read_table(name: str, given: Mapping[str, Any]) -> Table:
     except InvalidError as error:
         raise ValueError(f"has an impossible data set {name}: {error}") from None
     first, held = given.get("next"), given.get("held")
-    if not _is_count(first, least=0, most=dataset.units) or not isinstance(held, dict):
+    if not _is_count(first, most=dataset.units) or not isinstance(held, dict):
         raise ValueError(f"has no valid leases of data set {name}")
     if len(held) > 2 * MOST_WORKERS:  # those of lost workers may have been given to more than these
         raise ValueError(f"has too many workers of data set {name}")
@@ -311,7 +311,7 @@ def _read_table(name: str, given: Mapping[str, Any]) -> Table:
     for worker, row in held.items():
         if not 0 < len(worker) <= MOST_WORKER or not worker.isascii() or not isinstance(row, list) or len(row) < 3:
             raise ValueError(f"has an impossible worker of data set {name}")
-        if not all(_is_count(each, least=0, most=MOST_UNITS) for each in row):
+        if not all(_is_count(each, most=MOST_UNITS) for each in row):
             raise ValueError(f"has an impossible lease of data set {name}")
         last_seen, ends, *units = row
         if len(units) > MOST_WANTED or max(last_seen, ends) > _LATEST or max(units) >= first:
@@ -324,8 +324,8 @@ def _read_table(name: str, given: Mapping[str, Any]) -> Table:
     return table
 
 
-def _is_count(value: Any, *, least: int, most: int) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def _is_count(value: Any, *, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _digits(unit: int) -> int:

@@ -166,22 +166,23 @@ class _Volumes(BaseModel):
     volumes: list[m.Volume]
 
 
-def check_pod_template(data: Any, *, path: str) -> tuple[dict[str, Any], list[str]]:
+def check_pod_template(data: Any) -> tuple[dict[str, Any], list[str]]:
     """Check a PodTemplateSpec given as plain data.
 
     Returns a clean copy of `data` (unknown fields removed, quantities as text) and the paths that were removed.
     Raises InvalidError with the path of the first invalid field.
     """
-    clean, unknown = _check(PodTemplate, data, path)
+    clean, unknown = _check(PodTemplate, data, "template")
     metadata = clean.get("metadata", {})
-    check_labels(metadata.get("labels", {}), path=f"{path}.metadata.labels")
-    check_annotations(metadata.get("annotations", {}), path=f"{path}.metadata.annotations")
+    check_labels(metadata.get("labels", {}), path="template.metadata.labels")
+    check_annotations(metadata.get("annotations", {}), path="template.metadata.annotations")
     for key in metadata.get("annotations", {}):
         if key.startswith(_POD_ANNOTATIONS):
             raise InvalidError(
-                "is for Kubernetes itself: use the fields of the pod's spec", path=f"{path}.metadata.annotations.{key}"
+                "is for Kubernetes itself: use the fields of the pod's spec",
+                path=f"template.metadata.annotations.{key}",
             )
-    check_pod(clean["spec"], f"{path}.spec")
+    check_pod(clean["spec"], "template.spec")
     return clean, unknown
 
 

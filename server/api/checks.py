@@ -30,6 +30,7 @@ from diflow.state import nodecheck, untrusted
 from diflow.state.nodecheck import FIGURES, UID_CHARACTERS, Entry, Judge, Record
 
 _TRIES: Final = 4
+_MOST_JOBS: Final = 20_000
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _PLACE: Final = f"/metadata/annotations/{keys.NODE_CHECK.replace('/', '~1')}"
 
@@ -66,7 +67,6 @@ class Checks:
         pool: Pool,
         *,
         between_seconds: float = 1.0,
-        most_jobs: int = 20_000,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
@@ -74,7 +74,6 @@ class Checks:
         self._cache = cache
         self._pool = pool
         self._between_seconds = between_seconds
-        self._most_jobs = most_jobs
         self._wall = wall
         self._sleep = sleep
         self._waiting: dict[JobKey, _Waiting] = {}
@@ -125,7 +124,7 @@ class Checks:
         key = (view.namespace, view.name)
         waiting = self._waiting.get(key)
         if waiting is None:
-            if len(self._waiting) >= self._most_jobs:
+            if len(self._waiting) >= _MOST_JOBS:
                 raise unavailable("too many jobs report at once")
             waiting = self._waiting[key] = _Waiting()
         if waiting.round != view.workflow.current:

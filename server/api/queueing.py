@@ -32,9 +32,8 @@ class _Turn:
 class JobWrites:
     """Writes in a pool of threads, at most one at a time for each job. For one event loop."""
 
-    def __init__(self, pool: Pool, *, most: int = WAITING) -> None:
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._most = most
         self._turns: dict[JobKey, _Turn] = {}
         self._running: set[asyncio.Task[object]] = set()
 
@@ -60,8 +59,8 @@ class JobWrites:
         it. Raises ApiError (503) if too many wait.
         """
         turn = self._turns.setdefault(key, _Turn())
-        if turn.waiting >= self._most:
-            raise unavailable(f"{self._most} requests of this job wait already")
+        if turn.waiting >= WAITING:
+            raise unavailable(f"{WAITING} requests of this job wait already")
         turn.users += 1
         turn.waiting += 1
         try:

@@ -37,6 +37,7 @@ from diflow.state import signals, untrusted
 from diflow.state.signals import BEAT_SECONDS, BREAK_SECONDS
 
 _TRIES: Final = 4
+_MOST_JOBS: Final = 20_000
 _BACKOFF_SECONDS: Final = (1.0, 30.0)
 _LISTEN_SECONDS: Final = 1.0
 # How much later than it is due, for the server that wrote last, and for the others.
@@ -100,7 +101,6 @@ class Reporter:
         *,
         between_seconds: float = 1.0,
         rate: float = 25.0,
-        most_jobs: int = 20_000,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Any] = asyncio.sleep,
@@ -111,7 +111,6 @@ class Reporter:
         self._cache = cache
         self._pool = pool
         self._between_seconds = between_seconds
-        self._most_jobs = most_jobs
         self._clock = clock
         self._wall = wall
         self._sleep = sleep
@@ -206,9 +205,9 @@ class Reporter:
         if waiting is None:
             if len(self._waiting) >= self._tidy_at:
                 self._forget_gone()
-            if len(self._waiting) >= self._most_jobs:
+            if len(self._waiting) >= _MOST_JOBS:
                 self._tidy()
-            if len(self._waiting) >= self._most_jobs:
+            if len(self._waiting) >= _MOST_JOBS:
                 raise unavailable("too many jobs report at once")
             waiting = self._waiting[key] = _Waiting()
         return waiting

@@ -126,8 +126,8 @@ def step(
 class ScaleRequests:
     """Writes scale requests. `write` blocks: call it in a thread.
 
-    No attempt starts after `longest_seconds`: by then the caller is gone, and others wait for the thread. `sleep` takes
-    seconds, `clock` returns monotonic seconds.
+    No attempt starts after `_LONGEST_SECONDS`: by then the caller is gone, and others wait for the thread. `sleep`
+    takes seconds, `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -135,16 +135,12 @@ class ScaleRequests:
         cluster: Cluster,
         cache: Cache,
         *,
-        tries: int = _TRIES,
-        longest_seconds: float = _LONGEST_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
-        self._tries = tries
-        self._longest_seconds = longest_seconds
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
@@ -158,15 +154,15 @@ class ScaleRequests:
 
     def retried(self, call: Callable[[], Result], *, job: str, has_key: bool = False) -> Result:
         """Call it until no other writer comes between its read and its write. Raises ApiError."""
-        ends = self._clock() + self._longest_seconds
-        for attempt in range(self._tries):
+        ends = self._clock() + _LONGEST_SECONDS
+        for attempt in range(_TRIES):
             try:
                 return call()
             except (ConflictError, UnavailableError) as error:
                 # If the response to a write was lost, only the key shows whether the write took effect.
                 lost = isinstance(error, UnavailableError) and not has_key
                 pause = self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
-                if lost or attempt + 1 == self._tries or self._clock() + pause > ends:
+                if lost or attempt + 1 == _TRIES or self._clock() + pause > ends:
                     raise self._final_error(error) from None
                 self._sleep(pause)
             except NotFoundError:

@@ -96,9 +96,9 @@ class FairPolicy:
         return prepared(snapshot, ageing_seconds=self._settings.ageing_seconds)
 
 
-def deserved_table(snapshot: Snapshot, settings: PolicySettings | None = None) -> tuple[FloatArray, IntArray]:
+def deserved_table(snapshot: Snapshot) -> tuple[FloatArray, IntArray]:
     """(deserved, allocated), each Q×R, for `diflow queue`."""
-    state = State(snapshot, settings or PolicySettings())
+    state = State(snapshot, PolicySettings())
     return state.shares.deserved, state.ledger.queue_used
 
 

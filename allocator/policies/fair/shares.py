@@ -100,9 +100,9 @@ def deserved_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: 
     return shares_by(snapshot, within, wanted=wanted).deserved
 
 
-def deserved(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) -> FloatArray:
+def deserved(snapshot: Snapshot, demand: IntArray) -> FloatArray:
     """Q×R: the deserved share of each queue. As `shares`."""
-    return shares(snapshot, demand, total).deserved
+    return shares(snapshot, demand).deserved
 
 
 def shares(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) -> Shares:
