@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.queue_streams.kube_batch import KubeBatchPolicy
+from benchmarks.queue_streams.runs import Plans, StreamResult, run_stream
+from benchmarks.queue_streams.streams import FULL, Kind, random_stream
 from diflow.allocator.policies.base import load_policy
-from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
-from diflow.allocator.simulator.stream_runs import Plans, StreamResult, run_stream
-from diflow.allocator.simulator.streams import FULL, Kind, random_stream
 from diflow.tables import table
 
 LOADS = (0.6, 1.0, FULL)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from benchmarks.queue_streams.streams import GPU, REQUEST, Stream, StreamJob
 from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.model.plan import ADMIT, KEEP, PREEMPT, WAIT, Plan
 from diflow.allocator.model.profile import Profile
@@ -20,7 +21,6 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, RoleView, build
 from diflow.allocator.policies.fair.shares import deserved_by
-from diflow.allocator.simulator.streams import GPU, REQUEST, Stream, StreamJob
 from diflow.errors import InvalidError
 
 ROLE = "worker"

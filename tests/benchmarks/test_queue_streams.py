@@ -10,17 +10,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from benchmarks.streams import LOADS, ROWS
-from diflow.allocator.model.plan import Plan, Why, carry_out, make_plan
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import Profile
-from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.model.views import QueueView
-from diflow.allocator.policies.base import load_policy
-from diflow.allocator.policies.fair.policy import FairPolicy
-from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
-from diflow.allocator.simulator.stream_runs import IDLE_SECONDS, Plans, StreamResult, largest_packing, run_stream
-from diflow.allocator.simulator.streams import (
+from benchmarks.queue_streams.kube_batch import KubeBatchPolicy
+from benchmarks.queue_streams.runs import IDLE_SECONDS, Plans, StreamResult, largest_packing, run_stream
+from benchmarks.queue_streams.streams import (
     FULL,
     GPU,
     REQUEST,
@@ -32,6 +24,14 @@ from diflow.allocator.simulator.streams import (
     parts,
     random_stream,
 )
+from benchmarks.streams import LOADS, ROWS
+from diflow.allocator.model.plan import Plan, Why, carry_out, make_plan
+from diflow.allocator.model.prior import Prior
+from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import QueueView
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.errors import InvalidError
 
 

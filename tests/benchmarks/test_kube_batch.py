@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.queue_streams.kube_batch import KubeBatchPolicy
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
-from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
 from tests.policies.generators import snapshots
 
 QUEUES = [QueueView("a"), QueueView("b")]
