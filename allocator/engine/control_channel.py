@@ -211,22 +211,12 @@ def resume(cluster: Cluster, *, namespace: str) -> str:
     Raises NotFoundError if there is no such namespace.
     """
     lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace)
-    if lease is None:
-        _check_namespace(cluster, namespace)
+    if lease is None and cluster.lacks(kinds.NAMESPACE, namespace):
+        raise _no_namespace(namespace)
     paused = _pause_of(lease)
     if paused:
         annotate(cluster, PAUSED, None, namespace=namespace)
     return paused
-
-
-def _check_namespace(cluster: Cluster, namespace: str) -> None:
-    """Raise NotFoundError if there is no such namespace; nothing if the user may not read it."""
-    try:
-        cluster.get(kinds.NAMESPACE, namespace)
-    except UnauthorizedError:
-        return
-    except NotFoundError as error:
-        raise _no_namespace(namespace) from error
 
 
 def _pause_of(lease: Mapping[str, Any] | None) -> str:

@@ -229,8 +229,6 @@ def _where(decision: dict[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return {"shape": list(value.shape), "kind": value.dtype.kind, "data": value.ravel().tolist()}
-    if isinstance(value, tuple) and value and (value[0] is None or isinstance(value[0], Profile)):
-        return [None if p is None else _profile_plain(p) for p in value]
     if isinstance(value, tuple) and any(isinstance(p, Profile) for p in value):
         return [None if p is None else _profile_plain(p) for p in value]
     return list(value) if isinstance(value, tuple) else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diflow import keys
 from diflow.allocator.engine import failing, node_checks, patches
@@ -293,10 +293,7 @@ def _restart_together(job: Job, now: float) -> list[Write]:
     out = [patches.stop(pod, job.key, why, timestamp(now)) for pod in rest]
     if out:
         message = f"{name} failed; the round starts again together (backoffLimit {read.backoff_limit})"
-        first = out[0]
-        out[0] = Write(
-            first.kind, first.target, first.job, first.body, first.subresource, Note("Restarted", message), first.why
-        )
+        out[0] = replace(out[0], note=Note("Restarted", message))
     return out
 
 

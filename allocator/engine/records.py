@@ -24,6 +24,7 @@ from diflow.spec.podrules import work_container
 from diflow.state import applications, memory, untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
+from diflow.state.failures import MAIN
 from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.nodecheck import Record
@@ -38,7 +39,6 @@ _NODE_NAME = "workflows.argoproj.io/node-name"
 _LONGEST_REASON = 60
 _LONGEST_NAME = 63
 _MOST_CONTAINERS = 256
-_MAIN = "main"  # Argo's name of the main container
 _IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
 )
@@ -384,7 +384,7 @@ def _kept(text: Any, place: NodeName | None) -> str:
 def _began(status: Mapping[str, Any]) -> float:
     """When the container that runs the user's program was started; 0 if it does not run."""
     for container in status.get("containerStatuses") or []:
-        if container.get("name") == _MAIN:
+        if container.get("name") == MAIN:
             return untrusted.seconds(untrusted.sub(container, "state", "running").get("startedAt"))
     return 0.0
 

@@ -22,8 +22,6 @@ from diflow.allocator.engine.records import (
 from diflow.state import chain, parameters, untrusted
 from diflow.state.waiting import from_metadata
 
-Json = dict[str, Any]
-
 _OWN: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "ownerReferences")
 _OWN_ANNOTATIONS: Final = (keys.DIJOB, keys.DECISION, keys.DESCRIPTION, keys.TITLE)
 

@@ -433,12 +433,6 @@ def text(snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = froze
     return Explainer(snapshot, plan).text(job, excluded=excluded)
 
 
-def lines(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """A line for each job, in the order of their names."""
-    explainer = Explainer(snapshot, plan)
-    return [explainer.text(j) for j in range(snapshot.jobs)]
-
-
 def details(snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = frozenset()) -> list[str]:
     """All about one job, for `diflow explain JOB`. `excluded`: the nodes that are left out for it."""
     return Explainer(snapshot, plan).details(job, excluded=excluded)

@@ -15,12 +15,12 @@ import typer
 
 from diflow.cli.console import colours, note, paint, turn_colour
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, connect, detaching, resolve, seconds
+from diflow.state.failures import MAIN
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
     from diflow.state.observe import Attempt, Observation
 
-_MAIN: Final = "main"  # Argo's name of the container of the work
 _RECONNECT_SECONDS: Final = 1.0
 _DRAIN_SECONDS: Final = 10.0
 _GONE: Final = "{replica}: its pod is gone, and its logs with it"
@@ -219,14 +219,14 @@ def _container(pod: dict[str, Any]) -> str:
     """The container whose output to print: the main container, or the init container that failed before that could
     start; "" if neither has written anything."""
     status = pod.get("status") or {}
-    main = next((c.get("state") or {} for c in status.get("containerStatuses") or [] if c.get("name") == _MAIN), {})
+    main = next((c.get("state") or {} for c in status.get("containerStatuses") or [] if c.get("name") == MAIN), {})
     # The kubelet may call a container that it never started terminated, when the pod has ended.
     if "running" in main or (main.get("terminated") or {}).get("startedAt"):
-        return _MAIN
+        return MAIN
     for one in status.get("initContainerStatuses") or []:
         if ((one.get("state") or {}).get("terminated") or {}).get("exitCode"):
             return str(one.get("name") or "")
-    return _MAIN if "terminated" in main else ""
+    return MAIN if "terminated" in main else ""
 
 
 def _failed_before(attempt: Attempt, seen: Observation, pods: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
@@ -234,12 +234,12 @@ def _failed_before(attempt: Attempt, seen: Observation, pods: Mapping[str, dict[
     for before in reversed(seen.attempts):
         pod = pods.get(before.node_id)
         if pod is not None and (before.task, before.index) == (attempt.task, attempt.index) and _container(pod):
-            return pod if _container(pod) != _MAIN else None
+            return pod if _container(pod) != MAIN else None
     return None
 
 
 def _say_which(replica: str, container: str) -> None:
-    if container != _MAIN:
+    if container != MAIN:
         note(f"{replica}: its work did not begin, as the init container {container} failed; this is its output:")
 
 

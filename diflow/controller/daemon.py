@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-
 from diflow.controller.caches import Caches
 from diflow.controller.reconcile import Next, Reconciler
 from diflow.controller.settings import ControllerSettings
@@ -18,8 +16,6 @@ from diflow.kube.api import Cluster
 from diflow.kube.leader_election import Elector
 
 _LOOK_SECONDS: Final = 1.0
-
-log = structlog.get_logger("diflow.controller")
 
 
 class Controller:

@@ -82,11 +82,8 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         remedy="ages and --since will be off by as much: set both machines' clocks (NTP)",
     )
     namespace = f"namespace {cluster.namespace}"
-    found = _looked(
-        lambda: Finding(namespace, ok=bool(cluster.get(NAMESPACE, cluster.namespace))),
-        namespace,
-        remedy=f"check -n, or create it: kubectl create namespace {cluster.namespace}",
-    )
+    remedy = f"check -n, or create it: kubectl create namespace {cluster.namespace}"
+    found = _exists(cluster, NAMESPACE, cluster.namespace, what=namespace, remedy=remedy)
     yield found
     if found.ok:
         yield from _rights(cluster)
@@ -95,24 +92,15 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
     yield from _argo_settings(cluster)
     for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT) if found.ok else ():
         what = f"service account {account} in {cluster.namespace}"
-        yield _looked(
-            lambda account=account, what=what: Finding(  # type: ignore[misc]
-                what, ok=bool(cluster.get(SERVICE_ACCOUNT, account))
-            ),
-            what,
-            remedy=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
-        )
+        remedy = f"kubectl apply -n {cluster.namespace} -k manifests/jobs"
+        yield _exists(cluster, SERVICE_ACCOUNT, account, what=what, remedy=remedy)
     if found.ok:
         yield _looked(lambda: _service(cluster), f"Service {keys.SERVICE} in {cluster.namespace}")
         yield _looked(lambda: _record(cluster), f"record of ended jobs in {cluster.namespace}")
         yield _looked(lambda: _memory(cluster), f"memory of applications in {cluster.namespace}")
     for name in keys.PRIORITY_CLASSES.values():
-        what = f"PriorityClass {name}"
-        yield _looked(
-            lambda name=name, what=what: Finding(what, ok=bool(cluster.get(PRIORITY_CLASS, name))),  # type: ignore[misc]
-            what,
-            remedy="kubectl apply -k manifests/cluster",
-        )
+        remedy = "kubectl apply -k manifests/cluster"
+        yield _exists(cluster, PRIORITY_CLASS, name, what=f"PriorityClass {name}", remedy=remedy)
     yield from _dijobs(cluster)
     if found.ok:
         yield _looked(lambda: _steps(cluster), _STEPS)
@@ -162,6 +150,10 @@ def _optional(cluster: Cluster, name: str, *, what: str, without: str) -> Findin
         return Finding(what, ok=True)
     advice = f"kubectl apply -n {cluster.namespace} -k manifests/jobs"
     return Finding(what, ok=True, detail=f"missing, so {without}", advice=advice)
+
+
+def _exists(cluster: Cluster, kind: Kind, name: str, *, what: str, remedy: str) -> Finding:
+    return _looked(lambda: Finding(what, ok=bool(cluster.get(kind, name))), what, remedy=remedy)
 
 
 def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Finding:

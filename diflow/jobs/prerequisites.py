@@ -59,8 +59,8 @@ def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
     Raises UnavailableError that names what is missing, NoNamespaceError if it is the namespace.
     """
     for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT):
-        if _is_missing(cluster, "account", account, namespace):
-            if _is_missing(cluster, "namespace", namespace, namespace):
+        if cluster.lacks(SERVICE_ACCOUNT, account, namespace=namespace):
+            if cluster.lacks(NAMESPACE, namespace):
                 raise NoNamespaceError(f"there is no namespace {namespace!r}: check -n, or create it")
             raise UnavailableError(
                 f"the service account {account} is missing in the namespace {namespace!r}: "
@@ -70,7 +70,7 @@ def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
         if problem := service_problem(cluster, namespace):
             raise UnavailableError(f"{problem}: {SERVICE_REMEDY.format(namespace)}")
     wanted = keys.PRIORITY_CLASSES[priority]
-    if _is_missing(cluster, "priority", wanted, namespace):
+    if cluster.lacks(PRIORITY_CLASS, wanted):
         raise UnavailableError(f"the PriorityClass {wanted} is missing: kubectl apply -k manifests/cluster")
     try:
         version = controller_version(cluster)
@@ -118,18 +118,3 @@ def check_host_names(cluster: Cluster, job: DIJob, *, namespace: str) -> None:
                     f"the job {other} has a task {its.name}, whose replicas would have the same host names as the task "
                     f"{name} of this job ({names.hostname(job.name, name, 0)}): give the job another name"
                 )
-
-
-def _is_missing(cluster: Cluster, what: str, name: str, namespace: str) -> bool:
-    try:
-        if what == "account":
-            cluster.get(SERVICE_ACCOUNT, name, namespace=namespace)
-        elif what == "namespace":
-            cluster.get(NAMESPACE, name)
-        else:
-            cluster.get(PRIORITY_CLASS, name)
-    except UnauthorizedError:
-        return False
-    except NotFoundError:
-        return True
-    return False

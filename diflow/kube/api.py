@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from urllib.parse import urlencode
 
-from diflow.errors import InvalidError, NotFoundError, UnavailableError
+from diflow.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.kube import answers, pages, refusals
 from diflow.kube.kinds import POD, Kind
 from diflow.kube.kubeconfig import access as kubeconfig_access
@@ -142,6 +142,13 @@ class Cluster:
             return self.get(kind, name, namespace=namespace)
         except NotFoundError:
             return None
+
+    def lacks(self, kind: Kind, name: str, *, namespace: str | None = None) -> bool:
+        """Whether there is no such object; False if the user may not read it."""
+        try:
+            return self.find(kind, name, namespace=namespace) is None
+        except UnauthorizedError:
+            return False
 
     def list_all(self, kind: Kind, **listing: Unpack[Listing]) -> list[Json]:
         """All objects of a kind in the namespace (or `everywhere`) that match the selectors, read in pages."""

@@ -25,7 +25,6 @@ from diflow.state.tree import is_never_made, read_tree
 Object = Mapping[str, Any]
 _Fields = dict[str, Any]
 
-_ARGO_MAIN = "main"  # Argo's name of the main container
 _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
 _LONGEST_RESULT = 4096  # as Kubernetes truncates termination messages
@@ -363,7 +362,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
 
 
 def _by_node(node: Node, gated: str) -> _End:
-    ended, message = node.is_fulfilled, node.message.removeprefix(f"{_ARGO_MAIN}: ")
+    ended, message = node.is_fulfilled, node.message.removeprefix(f"{failures.MAIN}: ")
     found = _End(
         phase="Failed" if node.phase == "Error" else node.phase,
         argos=node.message,
@@ -404,7 +403,7 @@ def _add_pod(found: _End, pod: Object, gated: str, *, created: str, has_ended: b
         found.is_ready = is_running and (conditions.get("Ready") or {}).get("status") == "True"
         if found.phase in ("Succeeded", "Failed"):
             found.finished = terminated.get("finishedAt") or found.finished or created
-            found.argos = found.argos or failures.message_of(status, terminated, container=_ARGO_MAIN)
+            found.argos = found.argos or failures.message_of(status, terminated, container=failures.MAIN)
             found.message = found.message or _ending(status, terminated)
     if found.exit_code is None:
         found.exit_code = nodes.exit_code(terminated.get("exitCode"))
@@ -451,7 +450,7 @@ def _since(condition: Object | None) -> str:
 
 def _main_state(status: Object) -> Object:
     for container in status.get("containerStatuses") or []:
-        if container.get("name") == _ARGO_MAIN:
+        if container.get("name") == failures.MAIN:
             state: Object = container.get("state") or {}
             return state
     return {}

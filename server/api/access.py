@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import structlog
 from cachetools import TTLCache
 
 from diflow import keys, names
@@ -31,8 +30,6 @@ Verb = Literal["get", "list", "patch"]
 
 _PREFIX: Final = f"{keys.IDENTITY_AUDIENCE}/"
 _STALE_SECONDS: Final = 5.0
-
-log = structlog.get_logger("diflow.server")
 
 
 @dataclass(frozen=True, slots=True)

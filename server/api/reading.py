@@ -19,8 +19,6 @@ from diflow.state import chain, modules, nodecheck, untrusted
 from diflow.state.modules import Modules
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState, TaskState
 
-Json = dict[str, Any]
-
 _HIGHEST_PORT: Final = 65_535
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 

@@ -15,6 +15,11 @@ from diflow.allocator.policies.base import load_policy
 from tests.policies.generators import snapshots
 
 
+def lines(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """A line for each job, in the order of their names."""
+    return [reason_texts.text(snapshot, plan, job) for job in range(snapshot.jobs)]
+
+
 def worker(cpu: int, memory: int, low: int, high: int | None = None, name: str = "worker") -> RoleView:
     return RoleView(name, {"cpu": 1000 * cpu, "memory": 1024 * memory}, low, high)
 
@@ -96,7 +101,7 @@ def test_a_job_that_has_all_it_may_have_says_so() -> None:
     few = JobView("few", (most,), placed={"worker": {"n": 1}}, started_seconds=0.0)
     all_ = JobView("all", (most,), placed={"worker": {"n": 2}}, started_seconds=0.0)
     snapshot = build([NodeView("n", {"cpu": 3000, "memory": 4096})], [few, all_], now_seconds=1000.0)
-    assert reason_texts.lines(snapshot, load_policy("fit").optimize(snapshot)) == [
+    assert lines(snapshot, load_policy("fit").optimize(snapshot)) == [
         "all: keep: keeps what it holds: it has all that it may have",
         "few: keep: keeps what it holds: no change is worth its cost",
     ]
@@ -141,7 +146,7 @@ def test_one_replica_is_no_replicas() -> None:
         JobView("one", (RoleView("w", cpu, 1),), preemptible=False, created_seconds=950.0),
     ]
     snapshot = build(nodes, jobs, now_seconds=1000.0)
-    low, new, one = reason_texts.lines(snapshot, load_policy("fit").optimize(snapshot))
+    low, new, one = lines(snapshot, load_policy("fit").optimize(snapshot))
     assert "has 1 replica instead of 3: 'new' needs capacity" in low
     assert "it gets 2 of the 2 replicas it asks for" in new
     assert "its gang needs 1 replica at once and 0 fit now" in one
@@ -151,7 +156,7 @@ def test_one_replica_is_no_replicas() -> None:
 def test_a_job_that_starts_with_more_than_its_minimum_is_told_all_that_it_gets(policy: str) -> None:
     job = JobView("new", (RoleView("w", {"cpu": 1000}, minimum=2, maximum=5, desired=5),))
     snapshot = build([NodeView("n", {"cpu": 4000})], [job], now_seconds=1000.0)
-    (new,) = reason_texts.lines(snapshot, load_policy(policy).optimize(snapshot))
+    (new,) = lines(snapshot, load_policy(policy).optimize(snapshot))
     assert "starts: it gets 4 of the 5 replicas it asks for" in new
 
 
@@ -185,7 +190,7 @@ def test_every_decision_of_every_policy_has_a_text(name: str) -> None:
     policy = load_policy(name)
     for snapshot in snapshots(17, 100):
         plan = policy.optimize(snapshot)
-        for job, line in enumerate(reason_texts.lines(snapshot, plan)):
+        for job, line in enumerate(lines(snapshot, plan)):
             assert line.startswith(f"{snapshot.job_names[job]}: ")
             told = reason_texts.details(snapshot, plan, job)
             assert re.match(r"it (\w+s|is|has|can|cannot)\b", told[0])
