@@ -9,7 +9,7 @@ reconciliation reconciler → reconcile: admission, rounds, hand_over, failing, 
                free_capacity
 health         health, with health_inputs and health_texts: replicas that are silent, stalled or slow
 writes         patches → executor, seal
-beside it      takeover, problems, cordons, ended_jobs, applications and lessons
+beside it      takeover, problems, cordons, ended_jobs, applications and lessons, namespace_records
 process        process → daemon: triggers, timers, lease_requests; control_channel, settings, telemetry, journal,
                once
 """

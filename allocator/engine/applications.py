@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 
 from diflow import keys
-from diflow.allocator.engine import reports
+from diflow.allocator.engine import namespace_records, reports
 from diflow.allocator.engine.lessons import Observed, lessons, reported
 from diflow.allocator.engine.node_pools import NodePools
 from diflow.allocator.engine.records import JobRead, application_of
@@ -37,7 +37,6 @@ from diflow.state.applications import Application, Lesson
 from diflow.state.parameters import JobState
 from diflow.state.status import derive
 
-PASS_SECONDS: Final = 10.0
 RUNNING_SECONDS: Final = 900.0
 """Between two writes of a memory for what running jobs have shown."""
 MOST_READ: Final = 20
@@ -99,17 +98,7 @@ class Applications:
 
     def run(self, stop: threading.Event) -> None:
         """Learn until `stop` is set or this process does not lead any more."""
-        self.config_maps.start()
-        try:
-            while not stop.wait(PASS_SECONDS):
-                try:
-                    self.learn()
-                except LostLeadershipError:
-                    return
-                except Exception:  # the next pass may succeed
-                    log.exception("nothing was learned of applications")
-        finally:
-            self.config_maps.stop()
+        namespace_records.run(self.config_maps, self.learn, stop, failed="nothing was learned of applications")
 
     def learn(self) -> int:
         """Look at all jobs once. Returns the number of memories that were written. Raises LostLeadershipError."""
@@ -199,7 +188,8 @@ class Applications:
         text = applications.text(known.values())
         is_new = text != item["text"] and known != before
         if is_new:
-            self._write(namespace, item, text)
+            data = {applications.APPLICATIONS_KEY: text}
+            self.config_maps.apply_write(namespace_records.write(self._cluster, self._elector, item, data))
         kept.done = frozenset(done)
         return used, is_new
 
@@ -252,16 +242,6 @@ class Applications:
             key = read.application, pool
             record = known.get(key) or Application(*key)
             known[key] = applications.learned_while_running(record, lesson, now_seconds=self._wall())
-
-    def _write(self, namespace: str, item: Json, text: str) -> None:
-        metadata = item["metadata"]
-        body = {
-            "metadata": {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")},
-            "data": {applications.APPLICATIONS_KEY: text},
-        }
-        manager = self._elector.writes_as(str(self._elector.check()))
-        written = self._cluster.patch(CONFIG_MAP, keys.APPLICATIONS, body, namespace=namespace, manager=manager)
-        self.config_maps.apply_write(written)
 
 
 def _trim(obj: Json) -> Json:

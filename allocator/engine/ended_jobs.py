@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
 from diflow import keys
+from diflow.allocator.engine import namespace_records
 from diflow.bounds import MOST_ENDED_JOBS
 from diflow.errors import DiflowError, LostLeadershipError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.kube.api import Cluster
@@ -32,8 +33,6 @@ from diflow.state.ended import EndedJob
 ENDED: Final = f"{keys.MANAGED},workflows.argoproj.io/completed=true"
 """Label selector of the Workflows of jobs that have ended."""
 
-# Between two passes. A Workflow exists for at least a minute after its end (`bounds.LEAST_TTL_SECONDS`).
-PASS_SECONDS: Final = 10.0
 # Workflows that are read in one pass: of one namespace, and in all. A Workflow has about 80 kB.
 _MOST_READ: Final = 100
 _MOST_READ_IN_ALL: Final = 500
@@ -92,17 +91,7 @@ class EndedJobs:
 
     def run(self, stop: threading.Event) -> None:
         """Write records until `stop` is set or this process does not lead any more."""
-        self.workflows.start()
-        try:
-            while not stop.wait(PASS_SECONDS):
-                try:
-                    self.record()
-                except LostLeadershipError:
-                    return
-                except Exception:  # the next pass may succeed
-                    log.exception("ended jobs were not recorded")
-        finally:
-            self.workflows.stop()
+        namespace_records.run(self.workflows, self.record, stop, failed="ended jobs were not recorded")
 
     def record(self) -> int:
         """Write what the records lack. Returns the number of written records. Raises LostLeadershipError."""
@@ -159,7 +148,8 @@ class EndedJobs:
         after = ended.text(ended.merged(recorded, found))
         is_new = bool(found) and after != before
         if is_new:
-            self._write(config_map, after, namespace)
+            data = {ended.JOBS_KEY: after}
+            namespace_records.write(self._cluster, self._elector, config_map, data, metadata_only=True)
         space.done = done | looked
         return is_new
 
@@ -172,15 +162,6 @@ class EndedJobs:
         except Exception as error:  # the Workflow's text is the user's
             log.debug("the end of a job is not recorded", object=f"{namespace}/{head.name}", why=type(error).__name__)
             return None
-
-    def _write(self, config_map: Mapping[str, Any], text: str, namespace: str) -> None:
-        metadata = config_map["metadata"]
-        body = {
-            "metadata": {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")},
-            "data": {ended.JOBS_KEY: text},
-        }
-        manager = self._elector.writes_as(str(self._elector.check()))
-        self._cluster.patch(CONFIG_MAP, keys.ENDED_JOBS, body, namespace=namespace, manager=manager, metadata_only=True)
 
     def _back_off(self, namespace: str, space: _Space, error: DiflowError) -> None:
         low, high = _BACKOFF_SECONDS

@@ -132,6 +132,8 @@ ERRORS: Final[dict[int, str]] = {
     503: "Try again later: the current state of the cluster is not known, or its API server cannot be reached.",
 }
 _RETRIED: Final = frozenset({429, 503})
+_OF_WRITES: Final = (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)
+_OF_MODULES: Final = (400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 501, 503)
 
 
 @cache
@@ -203,7 +205,7 @@ def document() -> Json:
 
 def _answers() -> Json:
     """The envelope with each kind of data."""
-    base: Json = {"allOf": [{"$ref": _REF.format(model="Envelope")}]}
+    base: Json = {"allOf": [_ref("Envelope")]}
 
     def with_data(success: bool, data: Json) -> Json:
         return {
@@ -219,13 +221,13 @@ def _answers() -> Json:
             True,
             {"type": "array", "items": address, "description": 'Addresses by rank; "" for a replica without one.'},
         ),
-        "Modules": with_data(True, {"$ref": _REF.format(model="ModuleReplicas")}),
+        "Modules": with_data(True, _ref("ModuleReplicas")),
         "AnyModules": with_data(
             True,
             {
                 "anyOf": [
-                    {"$ref": _REF.format(model="ModuleReplicas")},
-                    {"type": "array", "items": {"$ref": _REF.format(model="ModuleReplicas")}},
+                    _ref("ModuleReplicas"),
+                    {"type": "array", "items": _ref("ModuleReplicas")},
                 ]
             },
         ),
@@ -243,16 +245,14 @@ def _answers() -> Json:
         "ModulesRequest": _modules_request(),
         "WantedModules": _wanted_modules(),
         "FailedRequest": _failed_request(),
-        "Shards": with_data(True, {"$ref": _REF.format(model="Leases")}),
-        "NodeCheck": with_data(True, {"$ref": _REF.format(model="NodeCheckAnswer")}),
+        "Shards": with_data(True, _ref("Leases")),
+        "NodeCheck": with_data(True, _ref("NodeCheckAnswer")),
         "Failure": with_data(False, {"type": "null"}),
-        "Refusal": with_data(False, {"anyOf": [{"type": "null"}, {"$ref": _REF.format(model="Errors")}]}),
+        "Refusal": with_data(False, {"anyOf": [{"type": "null"}, _ref("Errors")]}),
     }
 
 
 def _replicas(suffix: str) -> Json:
-    parameters = [_id()]
-    body = _body({"$ref": _REF.format(model="ReplicasRequest")})
     key = {
         "name": "Idempotency-Key",
         "in": "header",
@@ -261,134 +261,119 @@ def _replicas(suffix: str) -> Json:
         "once. The last 64 keys of a job are stored.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     }
-    changed = (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)
+    changes: Json = {"answer": "Done", "errors": _OF_WRITES, "body": _ref("ReplicasRequest"), "parameters": [key]}
     return {
-        "parameters": parameters,
-        "get": {
-            "operationId": f"getReplicas{suffix}",
-            "tags": ["v2alpha1"],
-            "summary": "The addresses of a job's replicas",
-            "description": "`podIP:port`, by rank over the whole job: the container port named `di-port`, else 22270.",
-            "responses": _responses("Replicas", (400, 401, 403, 404, 405, 409, 410, 429, 500, 503)),
-        },
-        "post": {
-            "operationId": f"addReplicas{suffix}",
-            "tags": ["v2alpha1"],
-            "summary": "Request more replicas",
-            "description": "For a preemptible job this changes the most that the allocator may give it, within its "
-            "minimum and maximum.",
-            "parameters": [key],
-            "requestBody": body,
-            "responses": _responses("Done", changed),
-        },
-        "delete": {
-            "operationId": f"deleteReplicas{suffix}",
-            "tags": ["v2alpha1"],
-            "summary": "Request fewer replicas",
-            "description": "The task's replicas with the highest ranks are removed, each with its grace period.",
-            "parameters": [key],
-            "requestBody": body,
-            "responses": _responses("Done", changed),
-        },
+        "parameters": [_id()],
+        "get": _operation(
+            f"getReplicas{suffix}",
+            "The addresses of a job's replicas",
+            "`podIP:port`, by rank over the whole job: the container port named `di-port`, else 22270.",
+            answer="Replicas",
+            errors=(400, 401, 403, 404, 405, 409, 410, 429, 500, 503),
+        ),
+        "post": _operation(
+            f"addReplicas{suffix}",
+            "Request more replicas",
+            "For a preemptible job this changes the most that the allocator may give it, within its minimum and "
+            "maximum.",
+            **changes,
+        ),
+        "delete": _operation(
+            f"deleteReplicas{suffix}",
+            "Request fewer replicas",
+            "The task's replicas with the highest ranks are removed, each with its grace period.",
+            **changes,
+        ),
     }
 
 
 def _profilings(suffix: str) -> Json:
-    either = {"anyOf": [{"$ref": _REF.format(model=model)} for model in ("WrappedProfiling", "Profiling")]}
-    return {
-        "parameters": [_id()],
-        "post": {
-            "operationId": f"reportProfilings{suffix}",
-            "tags": ["v2alpha1"],
-            "summary": "Report about a replica's work",
-            "description": "Under `data` or bare. Of each rank the newest report counts.",
-            "requestBody": _body(either),
-            "responses": _responses("Done", (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)),
-        },
-    }
+    made = _operation(
+        f"reportProfilings{suffix}",
+        "Report about a replica's work",
+        "Under `data` or bare. Of each rank the newest report counts.",
+        answer="Done",
+        errors=_OF_WRITES,
+        body={"anyOf": [_ref("WrappedProfiling"), _ref("Profiling")]},
+    )
+    return {"parameters": [_id()], "post": made}
 
 
 def _shards(suffix: str) -> Json:
-    return {
-        "parameters": [_id()],
-        "post": {
-            "operationId": f"leaseShards{suffix}",
-            "tags": ["v2alpha1"],
-            "summary": "Report shards done, and lease shards",
-            "description": "For the pods of the job. The answer names all shards that the worker has, and is sent when "
-            "that is stored. A request that is sent again has the same effect.",
-            "requestBody": _body({"$ref": _REF.format(model="ShardsRequest")}),
-            "responses": _responses("Shards", (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)),
-        },
-    }
+    made = _operation(
+        f"leaseShards{suffix}",
+        "Report shards done, and lease shards",
+        "For the pods of the job. The answer names all shards that the worker has, and is sent when that is stored. A "
+        "request that is sent again has the same effect.",
+        answer="Shards",
+        errors=_OF_WRITES,
+        body=_ref("ShardsRequest"),
+    )
+    return {"parameters": [_id()], "post": made}
 
 
 def _checks(suffix: str) -> Json:
-    return {
-        "parameters": [_id()],
-        "post": {
-            "operationId": f"reportNodeCheck{suffix}",
-            "tags": ["v2alpha1"],
-            "summary": "Report the result of a node check",
-            "description": "For the pods of the job, before their work begins. A request that is sent again has the "
-            "same effect.",
-            "requestBody": _body({"$ref": _REF.format(model="NodeCheckReport")}),
-            "responses": _responses("NodeCheck", (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)),
-        },
-    }
+    made = _operation(
+        f"reportNodeCheck{suffix}",
+        "Report the result of a node check",
+        "For the pods of the job, before their work begins. A request that is sent again has the same effect.",
+        answer="NodeCheck",
+        errors=_OF_WRITES,
+        body=_ref("NodeCheckReport"),
+    )
+    return {"parameters": [_id()], "post": made}
 
 
 def _module_replicas() -> Json:
     def query(name: str, description: str) -> Json:
         return {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
 
-    errors = (400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 501, 503)
-    body = _body({"$ref": _REF.format(model="ModulesRequest")})
+    of_modules: Json = {"tag": "v1alpha1", "errors": _OF_MODULES}
     return {
-        "get": {
-            "operationId": "getModules",
-            "tags": ["v1alpha1"],
-            "summary": "The replicas of a coordinator or an aggregator",
-            "description": "Without either: of all coordinators of the namespace, or of all namespaces, as a list. "
-            "Another parameter is an error.",
-            "parameters": [
+        "get": _operation(
+            "getModules",
+            "The replicas of a coordinator or an aggregator",
+            "Without either: of all coordinators of the namespace, or of all namespaces, as a list. Another parameter "
+            "is an error.",
+            answer="AnyModules",
+            parameters=[
                 query("namespace", "The namespace of the job."),
                 query("coordinator", "The name of the coordinator's pod."),
                 query("aggregator", "The name of an aggregator's pod: its ddp learners."),
                 query("name", "The name of the pod of either."),
             ],
-            "responses": _responses("AnyModules", errors),
-        },
-        "post": {
-            "operationId": "createModules",
-            "tags": ["v1alpha1"],
-            "summary": "Add replicas to a coordinator",
-            "description": "A learner with more than one GPU becomes an aggregator with ddp learners.",
-            "requestBody": body,
-            "responses": _responses("Modules", errors),
-        },
-        "delete": {
-            "operationId": "deleteModules",
-            "tags": ["v1alpha1"],
-            "summary": "Remove replicas of a coordinator",
-            "description": "First those that do not run yet, then the newest.",
-            "requestBody": body,
-            "responses": _responses("Modules", errors),
-        },
+            **of_modules,
+        ),
+        "post": _operation(
+            "createModules",
+            "Add replicas to a coordinator",
+            "A learner with more than one GPU becomes an aggregator with ddp learners.",
+            answer="Modules",
+            body=_ref("ModulesRequest"),
+            **of_modules,
+        ),
+        "delete": _operation(
+            "deleteModules",
+            "Remove replicas of a coordinator",
+            "First those that do not run yet, then the newest.",
+            answer="Modules",
+            body=_ref("ModulesRequest"),
+            **of_modules,
+        ),
     }
 
 
 def _failed_modules() -> Json:
-    return {
-        "post": {
-            "operationId": "replaceModules",
-            "tags": ["v1alpha1"],
-            "summary": "Replace replicas that have failed",
-            "description": "The answer has those in their place.",
-            "requestBody": _body({"$ref": _REF.format(model="FailedRequest")}),
-            "responses": _responses("Modules", (400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 501, 503)),
-        },
-    }
+    made = _operation(
+        "replaceModules",
+        "Replace replicas that have failed",
+        "The answer has those in their place.",
+        tag="v1alpha1",
+        answer="Modules",
+        errors=_OF_MODULES,
+        body=_ref("FailedRequest"),
+    )
+    return {"post": made}
 
 
 def _wanted_modules() -> Json:
@@ -404,7 +389,7 @@ def _wanted_modules() -> Json:
 
 
 def _modules_request() -> Json:
-    wanted = {"anyOf": [{"$ref": _REF.format(model="WantedModules")}, {"type": "null"}]}
+    wanted = {"anyOf": [_ref("WantedModules"), {"type": "null"}]}
     return {
         "type": "object",
         "description": "Keys match in any case.",
@@ -439,19 +424,15 @@ def _coordinator() -> Json:
 
 
 def _hints() -> Json:
-    return {
-        "parameters": [_path("namespace"), _path("name")],
-        "put": {
-            "operationId": "putHints",
-            "tags": ["AdaptDL"],
-            "summary": "Hints of rank 0 for the scheduler",
-            "requestBody": _body({"$ref": _REF.format(model="Hints")}),
-            "responses": {
-                "200": {"description": "Accepted. The body is empty.", "headers": _headers(200)},
-                **_responses("", (400, 401, 403, 404, 405, 410, 413, 415, 422, 429, 500, 503)),
-            },
-        },
-    }
+    made = _operation(
+        "putHints",
+        "Hints of rank 0 for the scheduler",
+        tag="AdaptDL",
+        answer={"description": "Accepted. The body is empty."},
+        errors=(400, 401, 403, 404, 405, 410, 413, 415, 422, 429, 500, 503),
+        body=_ref("Hints"),
+    )
+    return {"parameters": [_path("namespace"), _path("name")], "put": made}
 
 
 def _discover() -> Json:
@@ -470,45 +451,64 @@ def _discover() -> Json:
         "schema": {"type": "integer", "minimum": 0, "maximum": 999_999, "default": 30},
     }
     addresses = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
-    return {
-        "parameters": [_path("namespace"), _path("name"), group],
-        "get": {
-            "operationId": "discover",
-            "tags": ["AdaptDL"],
-            "summary": "Wait for the addresses of all replicas",
-            "description": "The list of addresses by rank, without ports and without the envelope.",
-            "parameters": [timeout],
-            "responses": {
-                "200": {
-                    "description": "All addresses.",
-                    "headers": _headers(200),
-                    "content": {_JSON: {"schema": addresses}},
-                },
-                **_responses("", (400, 401, 403, 404, 405, 408, 410, 429, 500, 503)),
-            },
-        },
-    }
+    made = _operation(
+        "discover",
+        "Wait for the addresses of all replicas",
+        "The list of addresses by rank, without ports and without the envelope.",
+        tag="AdaptDL",
+        answer={"description": "All addresses.", "headers": _headers(200), "content": {_JSON: {"schema": addresses}}},
+        errors=(400, 401, 403, 404, 405, 408, 410, 429, 500, 503),
+        parameters=[timeout],
+    )
+    return {"parameters": [_path("namespace"), _path("name"), group], "get": made}
 
 
 def _own() -> Json:
     def page(name: str, summary: str, answer: Json, *errors: int) -> Json:
-        return {
-            "get": {
-                "operationId": name,
-                "tags": ["diflow"],
-                "summary": summary,
-                "security": [],
-                "responses": {"200": {**answer, "headers": _headers(200)}, **_responses("", errors)},
-            }
-        }
+        return {"get": _operation(name, summary, tag="diflow", answer=answer, errors=errors, security=[])}
 
-    ready = {"description": "Ready.", "content": {_JSON: {"schema": {"$ref": _REF.format(model="Done")}}}}
+    ready = {"description": "Ready.", "content": {_JSON: {"schema": _ref("Done")}}}
     itself = {"description": "The document.", "content": {_JSON: {"schema": {"type": "object"}}}}
     return {
         "/healthz": page("healthz", "Whether the server runs", {"description": "It runs. The body is empty."}, 405),
         "/readyz": page("readyz", "Whether requests can be answered", ready, 405, 503),
         "/openapi.json": page("openapi", "This document", itself, 405),
     }
+
+
+def _operation(
+    name: str,
+    summary: str,
+    description: str = "",
+    *,
+    tag: str = "v2alpha1",
+    answer: str | Json,
+    errors: tuple[int, ...],
+    body: Json | None = None,
+    **more: Any,
+) -> Json:
+    """One method of a path. `answer`: the name of the schema of a success, or the whole response."""
+    if isinstance(answer, str):
+        content = {_JSON: {"schema": _ref(answer)}}
+        answer = {"description": "Done.", "headers": _headers(200), "content": content}
+    responses = {"200": {**answer, "headers": _headers(200)}}
+    for status in errors:
+        schema = _ref("Refusal" if status == 422 else "Failure")
+        content = {_JSON: {"schema": schema}}
+        responses[str(status)] = {"description": ERRORS[status], "headers": _headers(status), "content": content}
+    return {
+        "operationId": name,
+        "tags": [tag],
+        "summary": summary,
+        **({"description": description} if description else {}),
+        **more,
+        **({"requestBody": {"required": True, "content": {_JSON: {"schema": body}}}} if body else {}),
+        "responses": responses,
+    }
+
+
+def _ref(model: str) -> Json:
+    return {"$ref": _REF.format(model=model)}
 
 
 def _id() -> Json:
@@ -530,25 +530,6 @@ def _path(name: str) -> Json:
         "required": True,
         "schema": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
     }
-
-
-def _body(schema: Json) -> Json:
-    return {"required": True, "content": {_JSON: {"schema": schema}}}
-
-
-def _responses(done: str, errors: tuple[int, ...]) -> Json:
-    out: Json = {}
-    if done:
-        schema = {"$ref": _REF.format(model=done)}
-        out["200"] = {"description": "Done.", "headers": _headers(200), "content": {_JSON: {"schema": schema}}}
-    for status in errors:
-        schema = {"$ref": _REF.format(model="Refusal" if status == 422 else "Failure")}
-        out[str(status)] = {
-            "description": ERRORS[status],
-            "headers": _headers(status),
-            "content": {_JSON: {"schema": schema}},
-        }
-    return out
 
 
 def _headers(status: int) -> Json:

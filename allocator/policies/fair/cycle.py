@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.plan import Plan
 from diflow.allocator.policies.fair.idle_capacity import Serving, serve
 from diflow.allocator.policies.fair.preemption import Preemption
 from diflow.allocator.policies.fair.reclaiming import Reclaiming
@@ -21,7 +21,7 @@ from diflow.allocator.policies.fair.reservation import Reservation
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fair.transactions import Transactions
 from diflow.allocator.policies.fair.waiting_reasons import explain_waiting_jobs
-from diflow.allocator.policies.waiting import JobReasons
+from diflow.allocator.policies.waiting import JobReasons, make_whole
 
 GENTLE = ("allocate", "backfill")
 """The steps without preemption."""
@@ -58,7 +58,8 @@ class Cycle:
         return self._state.reasons
 
     def _decide(self, steps: Sequence[str]) -> None:
-        self._make_whole()
+        state = self._state
+        make_whole(state.ledger, state.order(), state.allowed, state.reasons)
         self._reclaiming.serve_guarantees(takes="reclaim" in steps)
         self._serve_the_oldest(takes="reclaim" in steps or "preempt" in steps)
         for step in steps:
@@ -90,15 +91,6 @@ class Cycle:
     def _share_inside_queues(self) -> None:
         if self._inside_queues:
             self._preemption.share_surplus()
-
-    def _make_whole(self) -> None:
-        """Complete gangs that are below their minimum (pods were lost, or the minimum was raised)."""
-        state, s = self._state, self._state.snapshot
-        low = s.jobs_of(state.ledger.replicas < s.role_min)
-        for job in state.in_order(low & state.holders() & state.allowed):
-            before, missing = state.replicas(job), state.missing(job)
-            if missing is not None and state.ledger.try_gang(job, missing) is not None:
-                state.reasons.set(job, Why.PLACED_AGAIN, (state.replicas(job), before, 0.0))
 
     def _serve_the_oldest(self, *, takes: bool) -> None:
         """Start the oldest gang whatever its queue's share, if necessary with borrowed capacity; else reserve capacity

@@ -10,7 +10,7 @@ from diflow.allocator.policies.fair.claims import asked_for
 from diflow.allocator.policies.fair.shares import ROUNDING, dominant
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fair.transactions import Transactions
-from diflow.allocator.policies.fair.victim_filters import RULES, Rule, agreed
+from diflow.allocator.policies.fair.victim_filters import RULES, Rule, agreed, keeping
 from diflow.allocator.policies.fair.victims import MayTake
 
 
@@ -100,13 +100,7 @@ class Preemption:
     def _down_to_equal(self, job: int, want: dict[int, int]) -> MayTake:
         """Whether a victim keeps at least the dominant share that the job ends with."""
         ledger, total = self._state.ledger, self._state.total
-        least = dominant(ledger.held_amount(job, want), total) - _SAME
-
-        def may_take(victim: int, amount: list[int]) -> bool:
-            held = ledger.held_amount(victim)
-            return dominant([h - a for h, a in zip(held, amount, strict=True)], total) >= least
-
-        return may_take
+        return keeping(ledger, total, dominant(ledger.held_amount(job, want), total) - _SAME)
 
     def _takes_nothing_beyond_share(
         self, job: int, want: dict[int, int], before: list[list[int]]

@@ -98,11 +98,15 @@ class State:
             lambda: s.job_preemptible & s.jobs_of(self.ledger.replicas > s.role_min) & self.holders(),
         )
 
+    def order(self) -> IntArray:
+        """All jobs in job order. Read-only."""
+        return self.cached("order", lambda: ordered_jobs(self.snapshot, self.ledger, self.settings.job_order))
+
     def in_order(self, chosen: BoolArray) -> list[int]:
         """These jobs in job order."""
         if not chosen.any():
             return []
-        order = self.cached("order", lambda: ordered_jobs(self.snapshot, self.ledger, self.settings.job_order))
+        order = self.order()
         out: list[int] = order[chosen[order]].tolist()
         return out
 

@@ -33,15 +33,20 @@ def drf(ledger: Ledger) -> Rule:
 
     def rule(job: int, want: dict[int, int]) -> tuple[BoolArray, MayTake]:
         least = dominant(ledger.held_amount(job, want), total) - 1e-9
-
-        def may_take(victim: int, amount: list[int]) -> bool:
-            held = ledger.held_amount(victim)
-            return dominant([h - a for h, a in zip(held, amount, strict=True)], total) >= least
-
         able = share >= least
-        return able & has_spare if least > 0 else able, may_take
+        return able & has_spare if least > 0 else able, keeping(ledger, total, least)
 
     return rule
+
+
+def keeping(ledger: Ledger, total: Sequence[int], least: float) -> MayTake:
+    """Whether a victim keeps at least this dominant share."""
+
+    def may_take(victim: int, amount: list[int]) -> bool:
+        held = ledger.held_amount(victim)
+        return dominant([h - a for h, a in zip(held, amount, strict=True)], total) >= least
+
+    return may_take
 
 
 RULES: dict[str, Callable[[Ledger], Rule]] = {"drf": drf}

@@ -12,12 +12,12 @@ from diflow import DIJob, Task, keys
 from diflow.allocator.engine import reports
 from diflow.allocator.engine.applications import (
     MOST_READ,
-    PASS_SECONDS,
     RUNNING_SECONDS,
     Applications,
 )
 from diflow.allocator.engine.cluster_state import MANAGED
 from diflow.allocator.engine.ended_jobs import ENDED, EndedJobs
+from diflow.allocator.engine.namespace_records import PASS_SECONDS
 from diflow.allocator.engine.node_pools import NodePools
 from diflow.allocator.engine.priors import REFRESH_SECONDS, Priors
 from diflow.allocator.engine.records import JobRead, read_workflow, trim_node, trim_workflow

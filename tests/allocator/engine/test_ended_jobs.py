@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator.engine import ended_jobs
+from diflow.allocator.engine import ended_jobs, namespace_records
 from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.errors import LostLeadershipError
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
@@ -337,7 +337,7 @@ def test_a_record_that_was_changed_meanwhile_is_not_overwritten(scene: Scene) ->
 def test_the_thread_records_until_it_is_stopped_and_no_error_ends_it(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended_jobs, "PASS_SECONDS", 0.01)
+    monkeypatch.setattr(namespace_records, "PASS_SECONDS", 0.01)
     scene.prepare("default")
     scene.end("first")
     elector: Any = scene.leader
@@ -361,7 +361,7 @@ def test_the_thread_records_until_it_is_stopped_and_no_error_ends_it(
 
 
 def test_the_thread_ends_when_another_process_leads(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_jobs, "PASS_SECONDS", 0.01)
+    monkeypatch.setattr(namespace_records, "PASS_SECONDS", 0.01)
     scene.prepare("default")
     scene.end("first")
     scene.leader.leads = False
