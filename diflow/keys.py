@@ -29,6 +29,14 @@ INSTANCE_VALUE: Final = "diflow"
 CHAIN: Final = "diflow/job"  # the name of a job with several Workflows, on all of them
 PART: Final = "diflow/part"  # "2" for the second
 RESUBMITTED: Final = "workflows.argoproj.io/resubmitted-from-workflow"  # of a copy that `argo resubmit` has made (Argo)
+ARGO_PHASE: Final = "workflows.argoproj.io/phase"  # (Argo)
+ARGO_COMPLETED: Final = "workflows.argoproj.io/completed"  # "true" of a Workflow that has ended (Argo)
+NOT_COMPLETED: Final = f"{ARGO_COMPLETED}!=true"
+
+# Argo's keys of pods: the label with the name of the Workflow, the annotations with the id and the name of the node.
+ARGO_WORKFLOW: Final = "workflows.argoproj.io/workflow"
+ARGO_NODE_ID: Final = "workflows.argoproj.io/node-id"
+ARGO_NODE_NAME: Final = "workflows.argoproj.io/node-name"
 
 # Annotations of the Workflow.
 DIJOB: Final = "diflow/dijob"  # the DIJob as submitted, JSON

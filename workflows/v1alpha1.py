@@ -22,7 +22,6 @@ from hera.workflows import models as m
 from diflow import keys
 from diflow.job import DIJob, Task
 from diflow.settings import RenderSettings, render_settings
-from diflow.spec.podrules import work_container
 from diflow.state.modules import (
     ADDED,
     AGGREGATOR,
@@ -98,19 +97,16 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> Json:
     return checked(data)
 
 
-def _work(task: Task) -> Json:
-    containers: list[Json] = task.template["spec"]["containers"]
-    return containers[work_container(containers)]
-
-
 def _port(task: Task) -> int:
-    found = (port.get("containerPort") for port in _work(task).get("ports", []) if port.get("name") == keys.PORT_NAME)
+    found = (
+        port.get("containerPort") for port in task.work_container.get("ports", []) if port.get("name") == keys.PORT_NAME
+    )
     return int(next(found, PORTS[task.name]))
 
 
 def _with_port(task: Task) -> Task:
     """The task with a port of the name that clients look for."""
-    work = _work(task)
+    work = task.work_container
     if any(port.get("name") == keys.PORT_NAME for port in work.get("ports", [])):
         return task
     port = {"name": keys.PORT_NAME, "containerPort": PORTS[task.name]}

@@ -30,7 +30,7 @@ from diflow.kube.reflector import Json, Reflector
 from diflow.state import chain, ended, untrusted
 from diflow.state.ended import EndedJob
 
-ENDED: Final = f"{keys.MANAGED},workflows.argoproj.io/completed=true"
+ENDED: Final = f"{keys.MANAGED},{keys.ARGO_COMPLETED}=true"
 """Label selector of the Workflows of jobs that have ended."""
 
 # Workflows that are read in one pass: of one namespace, and in all. A Workflow has about 80 kB.

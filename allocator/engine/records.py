@@ -30,12 +30,12 @@ from diflow.state.memo import MIB, remembered
 from diflow.state.nodecheck import Record
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
+from diflow.state.nodes import owner_of
 from diflow.state.parameters import ENDED, Decision, JobState
 from diflow.state.tree import Tree, read_tree
 
 Json = dict[str, Any]
 
-_NODE_NAME = "workflows.argoproj.io/node-name"
 _LONGEST_REASON = 60
 _LONGEST_NAME = 63
 _MOST_CONTAINERS = 256
@@ -346,14 +346,12 @@ def trim_node(obj: Json) -> Json | None:
 def read_pod(obj: Mapping[str, Any]) -> PodRead:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    job = labels.get("workflows.argoproj.io/workflow") or "" if labels.get(keys.OPERATOR) else ""
-    place = parse(job, annotations.get(_NODE_NAME) or "") if job else None
+    job = labels.get(keys.ARGO_WORKFLOW) or "" if labels.get(keys.OPERATOR) else ""
+    place = parse(job, annotations.get(keys.ARGO_NODE_NAME) or "") if job else None
     return PodRead(
         identity=identity_of(obj),
         job=f"{metadata.get('namespace')}/{job}" if job else "",
-        owner=next(
-            (o.get("uid") or "" for o in metadata.get("ownerReferences") or [] if o.get("kind") == "Workflow"), ""
-        ),
+        owner=owner_of(obj),
         place=place,
         phase=status.get("phase") or "Pending",
         host=spec.get("nodeName") or "",

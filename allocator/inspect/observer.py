@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from diflow import keys
 from diflow.allocator.engine import waiting_records
 from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, ClusterState, assemble
 from diflow.allocator.engine.control_channel import AllocatorStatus, home, read_status
@@ -31,8 +32,6 @@ from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.jobs import waiting
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, NODE, POD
-
-_NOT_COMPLETED = "workflows.argoproj.io/completed!=true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def look(
     settings = allocator_settings(namespace=place)
     nodes = [read_node(node) for node in cluster.list_all(NODE, everywhere=True)]
     pods = [read_pod(pod) for pod in cluster.list_all(POD, everywhere=True, fields=LIVE)]
-    chosen = f"{MANAGED},{_NOT_COMPLETED}"
+    chosen = f"{MANAGED},{keys.NOT_COMPLETED}"
     jobs = waiting.each(
         cluster,
         of_head=waiting_records.reader(),

@@ -23,7 +23,6 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 LABEL: Final = "diflow/probe"
-_ARGO_LABEL: Final = "workflows.argoproj.io/workflow"
 _POLL_SECONDS: Final = 0.5
 _CLEAN_SECONDS: Final = 45.0
 # Argo 3.7 writes what it has saved back into its cache, and so misses a concurrent patch until the next change
@@ -145,7 +144,7 @@ class Lab:
                 if not deleted:
                     self.cluster.delete(WORKFLOW, name, namespace=self.namespace)
                     deleted = True
-                pods = self.cluster.list_all(POD, namespace=self.namespace, labels=f"{_ARGO_LABEL}={name}")
+                pods = self.cluster.list_all(POD, namespace=self.namespace, labels=f"{keys.ARGO_WORKFLOW}={name}")
                 for pod in pods:
                     if (
                         "deletionTimestamp" not in pod["metadata"]
@@ -179,7 +178,7 @@ class Run:
 
     def pods(self) -> list[Json]:
         """All pods of the Workflow, including steps. Raises FactFailedError if one can never start."""
-        pods = self.lab.cluster.list_all(POD, namespace=self.lab.namespace, labels=f"{_ARGO_LABEL}={self.name}")
+        pods = self.lab.cluster.list_all(POD, namespace=self.lab.namespace, labels=f"{keys.ARGO_WORKFLOW}={self.name}")
         why = reading.trouble(pods)
         if why:
             raise HopelessError(why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from diflow import keys
 from diflow.conformance import reading, shapes
 from diflow.conformance.finding import FactFailedError
 from diflow.conformance.lab import Lab, Run
@@ -59,7 +60,7 @@ def _attempt_running(run: Run, number: int) -> reading.Json:
 
     def look() -> reading.Json | None:
         for pod in run.pods():
-            named = (pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-name")
+            named = (pod["metadata"].get("annotations") or {}).get(keys.ARGO_NODE_NAME)
             if named == node and reading.main_is_running(pod):
                 return pod
         return None

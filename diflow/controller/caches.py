@@ -23,13 +23,13 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Json, Key, Reflector, drop
 from diflow.kube.reflectors import Reflectors
 from diflow.state import chain, untrusted
+from diflow.state.nodes import owner_of
 
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
 STEPS: Final = f"{keys.STEP}=true"
 MOST_COPIES: Final = 8
 """Of a DIJob's Workflows, in one look at it."""
-_WORKFLOW: Final = "workflows.argoproj.io/workflow"
-_OF_NODE: Final = ("workflows.argoproj.io/node-id", "workflows.argoproj.io/node-name")
+_OF_NODE: Final = (keys.ARGO_NODE_ID, keys.ARGO_NODE_NAME)
 _OF_SPEC: Final = ("arguments", "suspend", "shutdown", "ttlStrategy")
 _OF_POD: Final = ("phase", "reason", "message", "conditions")
 _CONTAINERS: Final = ("containerStatuses", "initContainerStatuses")
@@ -223,13 +223,12 @@ def _trim_workflow(obj: Json) -> Json | None:
 
 def _trim_pod(obj: Json) -> Json:
     metadata, spec, status = obj["metadata"], untrusted.sub(obj, "spec"), untrusted.sub(obj, "status")
-    owners = untrusted.mappings(metadata.get("ownerReferences"))
     annotations = untrusted.sub(metadata, "annotations")
     kept = {name: metadata[name] for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
             if name in metadata}  # fmt: skip
     return {
-        "workflow": untrusted.string(untrusted.sub(metadata, "labels").get(_WORKFLOW)),
-        "owner": next((untrusted.string(o.get("uid")) for o in owners if o.get("kind") == WORKFLOW.name), ""),
+        "workflow": untrusted.string(untrusted.sub(metadata, "labels").get(keys.ARGO_WORKFLOW)),
+        "owner": owner_of(obj),
         "metadata": {**kept, "annotations": {name: annotations[name] for name in _OF_NODE if name in annotations}},
         "spec": {name: spec[name] for name in ("nodeName", "schedulingGates", "activeDeadlineSeconds") if name in spec},
         "status": {

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from diflow import keys
 from diflow.state import modules, nodenames, nodes, untrusted
 from diflow.state.modules import Modules
 from diflow.state.nodenames import NodeName
 
 Json = dict[str, Any]
 
-_NODE_NAME: Final = "workflows.argoproj.io/node-name"
 _ENDED: Final = ("Succeeded", "Failed")
 _WHY: Final = "it is not wanted any more"
 _KILLED: Final = 137
@@ -109,7 +109,7 @@ def _key(place: NodeName) -> tuple[str, str, int]:
 
 
 def _node_name(pod: Json) -> str:
-    return untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_NAME), most=1024)
+    return untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(keys.ARGO_NODE_NAME), most=1024)
 
 
 def _place(job: str, pod: Json) -> NodeName | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from diflow import keys
 from diflow.errors import UnauthorizedError
@@ -14,8 +14,6 @@ from diflow.state import chain, ended, untrusted
 
 if TYPE_CHECKING:
     from diflow.state.ended import EndedJob
-
-_COMPLETED: Final = "workflows.argoproj.io/completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +46,16 @@ def list_ended(*, everywhere: bool, cluster: Cluster) -> Listed:
         space = str(metadata.get("namespace") or "")
         if chain.continued_in(head):
             continue
-        if untrusted.sub(metadata, "labels").get(_COMPLETED) != "true":
+        if untrusted.sub(metadata, "labels").get(keys.ARGO_COMPLETED) != "true":
             # It runs, or runs again after `argo retry`.
             recorded.pop((space, chain.job_name(head), chain.submitted(head)), None)
         elif (space, metadata.get("uid"), metadata.get("resourceVersion")) not in versions:
             unknown = True
     present: list[EndedJob] = []
     if unknown:
-        workflows = cluster.list_all(WORKFLOW, labels=f"{keys.MANAGED},{_COMPLETED}=true", everywhere=everywhere)
+        workflows = cluster.list_all(
+            WORKFLOW, labels=f"{keys.MANAGED},{keys.ARGO_COMPLETED}=true", everywhere=everywhere
+        )
         present = [job for job in map(ended.of_workflow, workflows) if job is not None]
     jobs = ended.merged(recorded.values(), present)
     return Listed(tuple(reversed(jobs)), trouble)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from diflow import keys
 from diflow.errors import JobFailedError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.jobs import dijobs, parts
 from diflow.kube.kinds import POD, WORKFLOW
@@ -28,7 +29,7 @@ _IDLE_SECONDS: Final = 1.0
 
 def selector(name: str) -> str:
     """The label selector for the pods of a job, including those of its steps."""
-    return f"workflows.argoproj.io/workflow={name}"
+    return f"{keys.ARGO_WORKFLOW}={name}"
 
 
 @dataclass(frozen=True, slots=True)

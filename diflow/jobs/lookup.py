@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from diflow.state.status import JobStatus
 
 LATEST: Final = "@latest"
-_NOT_COMPLETED: Final = "workflows.argoproj.io/completed!=true"
 _MANY: Final = 200
 _MOST_BY_NAME: Final = 20
 
@@ -140,7 +139,7 @@ def list_jobs(
             cluster,
             of_head=of_head,
             of_workflow=lambda workflow: workflow,
-            labels=f"{chosen},{_NOT_COMPLETED}",
+            labels=f"{chosen},{keys.NOT_COMPLETED}",
             heads=heads,
             **where,
         )

@@ -32,9 +32,7 @@ _KEPT = frozenset({"Succeeded"})
 _FAILED = ("Failed", "Error")
 _REFERENCES = ("children", "outboundNodes")
 _GROUPS = frozenset({"DAG", "TaskGroup", "Steps", "StepGroup"})
-_COMPLETED = "workflows.argoproj.io/completed"
 _ARCHIVING = "workflows.argoproj.io/workflow-archiving-status"
-_PHASE = "workflows.argoproj.io/phase"
 _SEPARATORS_FIRST: Final = str.maketrans(".(\0\1", "\0\1\2\2")
 _PODS_GONE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = (0.2, 2.0)
@@ -184,7 +182,7 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
     }
     new["status"] |= packed_as_before(workflow, left)
     labels = new["metadata"].get("labels") or {}
-    for label in (_COMPLETED, _ARCHIVING, _PHASE):
+    for label in (keys.ARGO_COMPLETED, _ARCHIVING, keys.ARGO_PHASE):
         labels.pop(label, None)
     _forget_what_counted(new["metadata"].get("annotations") or {})
     new["spec"].pop("shutdown", None)

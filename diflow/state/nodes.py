@@ -32,8 +32,6 @@ _LONGEST_MESSAGE: Final = 4096
 _PHASES: Final = frozenset({"Pending", "Running", "Succeeded", "Skipped", "Failed", "Error", "Omitted"})
 
 FULFILLED: Final = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
-_NODE_ID: Final = "workflows.argoproj.io/node-id"
-_NODE_NAME: Final = "workflows.argoproj.io/node-name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +178,15 @@ def _text_of(packed: Any) -> bytes | None:
     return bytes(out) if unzip.eof else None
 
 
+def owner_of(pod: Mapping[str, Any]) -> str:
+    """The uid of the Workflow that owns this pod; "" without one."""
+    owners = untrusted.mappings(untrusted.sub(pod, "metadata").get("ownerReferences"))
+    return next((untrusted.string(owner.get("uid")) for owner in owners if owner.get("kind") == "Workflow"), "")
+
+
 def node_id_of(pod: Object) -> str:
     """The id of the node in Argo's tree that a pod belongs to; "" if it has none."""
-    return untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID))
+    return untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(keys.ARGO_NODE_ID))
 
 
 def _of_pods(pods: Sequence[Object]) -> Iterator[tuple[str, Object]]:
@@ -193,7 +197,7 @@ def _of_pods(pods: Sequence[Object]) -> Iterator[tuple[str, Object]]:
             node_id,
             {
                 "id": node_id,
-                "name": annotations.get(_NODE_NAME),
+                "name": annotations.get(keys.ARGO_NODE_NAME),
                 "type": "Pod",
                 "phase": "Pending",
                 "startedAt": untrusted.sub(pod, "metadata").get("creationTimestamp"),

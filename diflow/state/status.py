@@ -47,8 +47,6 @@ ENDED: Final[frozenset[str]] = frozenset({"Succeeded", "Failed"})
 HEALTHY: Final = "Healthy"
 """The type of the condition that says what the job's `health` has found."""
 
-_ARGO_COMPLETED: Final = "workflows.argoproj.io/completed"
-_ARGO_PHASE: Final = "workflows.argoproj.io/phase"
 _ENDS: Final[Mapping[str, Phase]] = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
 _PASSED: Final[Mapping[Phase, str]] = {
     "Pending": "the job was submitted",
@@ -183,10 +181,10 @@ def derive_ended(workflow: Object) -> JobStatus | None:
     Argo writes the outcome into labels when a Workflow ends. They do not have the number of restarts.
     """
     labels = untrusted.sub(workflow, "metadata", "labels")
-    phase = _ENDS.get(untrusted.string(labels.get(_ARGO_PHASE)))
+    phase = _ENDS.get(untrusted.string(labels.get(keys.ARGO_PHASE)))
     if chain.continued_in(workflow):
         phase = phase and "Failed"
-    if phase is None or labels.get(_ARGO_COMPLETED) != "true":
+    if phase is None or labels.get(keys.ARGO_COMPLETED) != "true":
         return None
     return JobStatus(
         phase=phase,

@@ -22,7 +22,7 @@ from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import TOKEN_REVIEW
 from diflow.server.http.buckets import Buckets
-from diflow.server.http.errors import ApiError, from_diflow, too_many, unauthorized
+from diflow.server.http.errors import from_diflow, too_many, unauthorized
 from diflow.server.http.pool import Pool
 from diflow.state import untrusted
 
@@ -156,7 +156,7 @@ class Identity:
         try:
             review = await self._pool.run(lambda: self._cluster.create(TOKEN_REVIEW, body))
         except DiflowError as error:
-            raise from_diflow(error) if not isinstance(error, ApiError) else error from None
+            raise from_diflow(error) from None
         user = _user(review.get("status"), audience, digest=key[0])
         if user is None:
             self._denied[key] = True

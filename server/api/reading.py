@@ -17,10 +17,10 @@ from diflow.jobs.replica_ranges import elastic
 from diflow.names import UNKNOWN_POOL, pool_number
 from diflow.state import chain, modules, nodecheck, untrusted
 from diflow.state.modules import Modules
+from diflow.state.nodes import owner_of
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState, TaskState
 
 _HIGHEST_PORT: Final = 65_535
-_WORKFLOW: Final = "workflows.argoproj.io/workflow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,8 @@ def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> ServedPod:
         name=str(metadata["name"]),
         uid=str(metadata.get("uid") or ""),
         job=labels.get(keys.JOB) or "",
-        workflow=labels.get(_WORKFLOW) or "",
-        owner=next(
-            (str(o.get("uid") or "") for o in metadata.get("ownerReferences") or [] if o.get("kind") == "Workflow"), ""
-        ),
+        workflow=labels.get(keys.ARGO_WORKFLOW) or "",
+        owner=owner_of(obj),
         round=labels.get(keys.ROUND) or "",
         task=labels.get(keys.TASK_NAME) or "",
         index=index if (index := untrusted.whole(annotations.get(keys.TASK_RANK))) is not None else -1,

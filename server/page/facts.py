@@ -21,15 +21,13 @@ from diflow.server.page.history import History, history, seconds
 from diflow.state import chain, ended, nodenames, reports, status
 from diflow.state.ended import EndedJob
 from diflow.state.followed import failures
-from diflow.state.nodes import is_overfull
+from diflow.state.nodes import is_overfull, owner_of
 from diflow.state.observe import Observation, observe_state, waiting_reason
 from diflow.state.parameters import JobState
 from diflow.state.status import JobStatus
 
 Object = Mapping[str, Any]
 
-_WORKFLOW: Final = "workflows.argoproj.io/workflow"
-_NODE_NAME: Final = "workflows.argoproj.io/node-name"
 _LONGEST_TEXT: Final = 400
 _LONGEST_CELL: Final = 100
 MOST_FAILURES: Final = 8
@@ -189,17 +187,16 @@ def trim_pod(obj: Object) -> PodFacts | None:
     if phase in ("Succeeded", "Failed"):
         return None
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    workflow = str(labels.get(_WORKFLOW) or "") if labels.get(keys.OPERATOR) else ""
-    place = nodenames.parse(workflow, annotations.get(_NODE_NAME) or "") if workflow else None
+    workflow = str(labels.get(keys.ARGO_WORKFLOW) or "") if labels.get(keys.OPERATOR) else ""
+    place = nodenames.parse(workflow, annotations.get(keys.ARGO_NODE_NAME) or "") if workflow else None
     gates = [str(gate.get("name") or "") for gate in spec.get("schedulingGates") or []]
     pinned = (spec.get("nodeSelector") or {}).get("kubernetes.io/hostname") or ""
     conditions = {c.get("type"): c.get("status") for c in state.get("conditions") or []}
-    owners = metadata.get("ownerReferences") or []
     return PodFacts(
         namespace=str(metadata.get("namespace") or ""),
         name=str(metadata.get("name") or ""),
         workflow=workflow if place is not None and place.task else "",
-        owner=next((str(o.get("uid") or "") for o in owners if o.get("kind") == "Workflow"), ""),
+        owner=owner_of(obj),
         task=place.task if place is not None else "",
         index=place.index if place is not None else 0,
         round=place.round if place is not None else "",
