@@ -458,7 +458,7 @@ def _rosters(job: Job) -> list[Write]:
     counts = {role.name: read.running(role.name) for role in read.roles}
     identity = read.identity
     members = roster(identity.name, identity.namespace, counts, short=read.has_short_hosts)
-    hosts = ",".join(members.hosts)
+    hosts = members.nodes
     out = []
     for pod in job.current_pods:
         if pod.place is None or pod.is_terminating or not pod.nodes:
