@@ -1,4 +1,4 @@
-"""Kubernetes timestamps, and lengths of time as kubectl shows them."""
+"""Kubernetes timestamps, lengths of time as kubectl shows them, and back-offs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ def age(since: str, *, now: datetime, until: str = "") -> str:
 def timestamp(seconds: float) -> str:
     """A Unix time as Kubernetes writes it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def backoff(bounds: tuple[float, float], failures: int, error: Exception | None = None) -> float:
+    """Seconds until the next try after so many failures before this one: from the first bound, doubled each time, to
+    the second one; at least what the server asked for with this error."""
+    low, high = bounds
+    asked: float = getattr(error, "retry_after_seconds", None) or 0.0
+    return min(high, max(low * 2.0 ** min(failures, 16), asked))
 
 
 def span(seconds: float) -> str:

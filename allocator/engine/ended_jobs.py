@@ -22,6 +22,7 @@ import structlog
 from diflow import keys
 from diflow.allocator.engine import namespace_records
 from diflow.bounds import MOST_ENDED_JOBS
+from diflow.durations import backoff
 from diflow.errors import DiflowError, LostLeadershipError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
@@ -164,10 +165,7 @@ class EndedJobs:
             return None
 
     def _back_off(self, namespace: str, space: _Space, error: DiflowError) -> None:
-        low, high = _BACKOFF_SECONDS
-        pause = min(high, low * 2.0 ** min(space.failures, 10))
-        if isinstance(error, UnavailableError) and error.retry_after_seconds:
-            pause = max(pause, min(error.retry_after_seconds, high))
+        pause = backoff(_BACKOFF_SECONDS, space.failures, error)
         if not space.failures:
             write = log.debug if isinstance(error, NotFoundError) else log.warning
             write("ended jobs are not recorded", namespace=namespace, why=str(error), again_seconds=pause)

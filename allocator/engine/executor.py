@@ -16,7 +16,7 @@ from diflow import keys
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import NextPart, Note, Write, rebased
 from diflow.allocator.engine.records import Identity, read_workflow
-from diflow.durations import timestamp
+from diflow.durations import backoff, timestamp
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -24,7 +24,6 @@ from diflow.errors import (
     LostLeadershipError,
     NotFoundError,
     TooLargeError,
-    UnavailableError,
 )
 from diflow.jobs.retry import repair
 from diflow.kube.api import Cluster
@@ -365,13 +364,10 @@ class Executor:
 
     def back_off(self, job: str, error: Exception) -> None:
         """Start a back-off of the job, longer each time."""
-        low, high = _BACKOFF_SECONDS
         now = self._clock()
         before, at = self._tries.get(job, (0, now))
-        tries = before + 1 if now - at < 2 * high else 1
-        pause = min(high, low * 2.0 ** min(tries - 1, 10))
-        if isinstance(error, UnavailableError) and error.retry_after_seconds:
-            pause = max(pause, min(error.retry_after_seconds, high))
+        tries = before + 1 if now - at < 2 * _BACKOFF_SECONDS[1] else 1
+        pause = backoff(_BACKOFF_SECONDS, tries - 1, error)
         self._tries[job] = (tries, now)
         self._backoff_until[job] = max(self._backoff_until.get(job, 0.0), now + pause)
         self.refusals[job] = str(error)

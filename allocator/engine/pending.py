@@ -20,7 +20,7 @@ from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.allocator.engine.rounds import REJECTED, decision_of, next_round, place_again
-from diflow.durations import span, timestamp
+from diflow.durations import backoff, span, timestamp
 from diflow.figures import counted, named
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
@@ -95,9 +95,8 @@ def paused_until(excluded: Exclusions, now: float) -> float:
     tries = _tries(excluded, now)
     if tries < 2:
         return 0.0
-    first, longest = _PAUSE_SECONDS
-    pause = min(longest, first * 2.0 ** min(tries - 2, 16))
-    return max(entry.since for entry in _because_of_it(excluded, now)) + pause
+    last = max(entry.since for entry in _because_of_it(excluded, now))
+    return last + backoff(_PAUSE_SECONDS, tries - 2)
 
 
 def _tries(excluded: Exclusions, now: float) -> int:

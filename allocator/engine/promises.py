@@ -17,6 +17,7 @@ from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.records import PodRead, Role
 from diflow.allocator.engine.standing import Lapsed, Standing, named_troubles
+from diflow.durations import backoff
 from diflow.figures import counted, named
 
 # Back-off of a job whose place stayed unused for an unknown reason: (first, longest), doubled each time.
@@ -140,7 +141,7 @@ class Promises:
             why = f"{missing} not created {seconds}: {named(lacking, _NAMED)}"
             why += f" ({read.tree.says})" if read.tree.says else "; a ResourceQuota may be used up, or Argo is behind"
             if most is not None:
-                self._caps[job.key] = _Cap(uid, read.roles, now + _longer(_CAP_SECONDS, tries), most)
+                self._caps[job.key] = _Cap(uid, read.roles, now + backoff(_CAP_SECONDS, tries - 1), most)
         elif former:
             why = (
                 f"its replicas of the round before do not end {seconds}: {named([_at(pod) for pod in former], _NAMED)}"
@@ -152,7 +153,7 @@ class Promises:
             nodes = {node for places in standing.unused.values() for node in places.values()}
             closed = named_troubles({node: capacity.trouble(node) for node in nodes})
             why = closed or f"no use was made of it {seconds}"
-            until = now + _longer(_PAUSE_SECONDS, tries)
+            until = now + backoff(_PAUSE_SECONDS, tries - 1)
         self._bars[job.key] = _Bar(uid, read.roles, until, needs_pods)
         return Expired(standing, f"its place was given back: {why}", most)
 
@@ -215,11 +216,6 @@ def _culprits(standing: Standing, pods: Sequence[PodRead], in_place: Set[str], c
         for pod in pods
         if pod.where in short and pod.identity.uid not in in_place and (pod.is_terminating or pod.place is not None)
     ]
-
-
-def _longer(seconds: tuple[float, float], tries: int) -> float:
-    low, high = seconds
-    return min(high, low * 2.0 ** min(tries - 1, 10))
 
 
 def _at(pod: PodRead) -> str:

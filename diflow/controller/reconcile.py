@@ -29,7 +29,7 @@ from diflow.controller.prerequisites import Prerequisites
 from diflow.controller.settings import ControllerSettings
 from diflow.controller.workqueue import Key
 from diflow.controller.writes import Writer
-from diflow.durations import timestamp
+from diflow.durations import backoff, timestamp
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -372,9 +372,7 @@ class Reconciler:
 
     def _back_off(self, key: Key, error: Exception) -> float:
         self.refused[key] = str(error) or type(error).__name__
-        pause = self._back_off_seconds(key)
-        if isinstance(error, UnavailableError) and error.retry_after_seconds:
-            pause = max(pause, min(error.retry_after_seconds, _BACKOFF_SECONDS[1]))
+        pause = self._back_off_seconds(key, error)
         known = isinstance(error, DiflowError)
         log.warning(
             "refused", job=key, why=str(error), again_seconds=round(pause, 1), exc_info=None if known else error
@@ -385,14 +383,12 @@ class Reconciler:
         """The cache is behind, mostly for a moment; while its watch is lost it stays so."""
         times = self._conflicts.get(key, 0)
         self._conflicts[key] = times + 1
-        low, high = _CONFLICT_SECONDS
-        return float(min(high, low * 2.0 ** min(times, 10)))
+        return backoff(_CONFLICT_SECONDS, times)
 
-    def _back_off_seconds(self, key: Key) -> float:
+    def _back_off_seconds(self, key: Key, error: Exception | None = None) -> float:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        low, high = _BACKOFF_SECONDS
-        return float(min(high, low * 2.0 ** min(failures, 10)))
+        return backoff(_BACKOFF_SECONDS, failures, error)
 
 
 def _ttl_seconds(workflow: Json) -> int | None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from urllib.parse import urlencode
 
+from diflow.durations import backoff
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.kube import answers, pages, refusals
 from diflow.kube.kinds import POD, Kind
@@ -495,9 +496,8 @@ class Cluster:
 
     def _pause(self, failures: int, *, at_least: float | None = None) -> None:
         """Wait before a retry: full jitter, at least what the server asked for."""
-        low, high = _BACKOFF_SECONDS
-        pause = self._jitter(0.0, min(high, low * 2 ** min(failures, 10)))
-        self._sleep(max(pause, min(at_least or 0.0, high)))
+        pause = self._jitter(0.0, backoff(_BACKOFF_SECONDS, failures))
+        self._sleep(max(pause, min(at_least or 0.0, _BACKOFF_SECONDS[1])))
 
     def _note_clock(self, date: str | None) -> None:
         if not date:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from diflow.durations import backoff
 from diflow.errors import UnavailableError
 from diflow.kube.api import Change, Cluster
 from diflow.kube.kinds import Kind
@@ -250,8 +251,7 @@ class Reflector:
         self._failures += 1
         with self._lock:
             self._trouble = trouble
-        low, high = _BACKOFF_SECONDS
-        pause = self._jitter(low, min(high, low * 2 ** min(self._failures, 10)))
+        pause = self._jitter(_BACKOFF_SECONDS[0], backoff(_BACKOFF_SECONDS, self._failures))
         return max(pause, min(at_least, _LONGEST_RETRY_AFTER_SECONDS))
 
     def _is_hung_up(self, began: float) -> bool:

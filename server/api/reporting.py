@@ -22,6 +22,7 @@ import structlog
 
 from diflow import keys
 from diflow.deadlines import Deadlines
+from diflow.durations import backoff
 from diflow.errors import DiflowError, InvalidError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
@@ -248,8 +249,7 @@ class Reporter:
         """The earliest time of the next write, on `clock`. Another server may just have written."""
         due = waiting.last + self._between_seconds
         if waiting.failures:
-            low, high = _BACKOFF_SECONDS
-            due = max(due, waiting.last + min(high, low * 2 ** min(waiting.failures - 1, 6)))
+            due = max(due, waiting.last + backoff(_BACKOFF_SECONDS, waiting.failures - 1))
         view = self._cache.job(*key)
         if view is not None and view.workflow.profilings:
             since = self._wall() - written_at(view.workflow.profilings)
