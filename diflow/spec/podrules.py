@@ -99,9 +99,7 @@ def _check_claims(claims: Sequence[Mapping[str, Any]], path: str) -> frozenset[s
         here = f"{path}[{i}]"
         name = claim.get("name", "")
         syntax.dns_label(name, f"{here}.name")
-        if name in names:
-            raise InvalidError(f"there is more than one claim named {name!r}", path=f"{here}.name")
-        names.add(name)
+        syntax.once(names, name, f"there is more than one claim named {name!r}", f"{here}.name")
         sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if key in claim]
         if len(sources) != 1:
             raise InvalidError("needs one of resourceClaimName and resourceClaimTemplateName", path=here)
@@ -124,9 +122,7 @@ def _check_containers(spec: Mapping[str, Any], path: str, claims: frozenset[str]
             is_work = kind == "containers" and i == work  # Argo renames it to `main`
             if name or not is_work:
                 syntax.dns_label(name, f"{here}.name")
-            if name in seen:
-                raise InvalidError(f"there is more than one container named {name!r}", path=f"{here}.name")
-            seen.add(name)
+            syntax.once(seen, name, f"there is more than one container named {name!r}", f"{here}.name")
             if not is_work and (name in _ARGO_CONTAINERS or name.startswith(_ARGO_PREFIXES)):
                 raise InvalidError(f"the name {name!r} is used by Argo: choose another", path=f"{here}.name")
             _check_container(container, here, claims)
@@ -226,9 +222,7 @@ def _check_container_mounts(container: Mapping[str, Any], path: str) -> None:
         folder = mount.get("mountPath", "")
         syntax.given(folder, f"{here}.mountPath")
         _check_folder(folder, f"{here}.mountPath")
-        if folder in folders:
-            raise InvalidError(f"something is mounted at {folder!r} already", path=f"{here}.mountPath")
-        folders.add(folder)
+        syntax.once(folders, folder, f"something is mounted at {folder!r} already", f"{here}.mountPath")
         if mount.get("subPath") and mount.get("subPathExpr"):
             raise InvalidError("has both subPath and subPathExpr: leave one", path=f"{here}.subPathExpr")
         for name in ("subPath", "subPathExpr"):
@@ -242,12 +236,8 @@ def _check_container_mounts(container: Mapping[str, Any], path: str) -> None:
         syntax.given(device.get("name"), f"{here}.name")
         syntax.given(where, f"{here}.devicePath")
         syntax.no_steps_up(where, f"{here}.devicePath")
-        if device["name"] in names:
-            raise InvalidError("is mounted or a device already in this container", path=f"{here}.name")
-        if where in folders:
-            raise InvalidError(f"something is at {where!r} already", path=f"{here}.devicePath")
-        names.add(device["name"])
-        folders.add(where)
+        syntax.once(names, device["name"], "is mounted or a device already in this container", f"{here}.name")
+        syntax.once(folders, where, f"something is at {where!r} already", f"{here}.devicePath")
 
 
 def _check_folder(folder: str, path: str) -> None:
@@ -290,13 +280,11 @@ def _check_resources(resources: Mapping[str, Any], path: str, claims: frozenset[
     for i, claim in enumerate(resources.get("claims", ())):
         here = f"{path}.claims[{i}]"
         syntax.given(claim.get("name"), f"{here}.name")
-        if claim["name"] in seen:
-            raise InvalidError("is listed more than once", path=f"{here}.name")
+        syntax.once(seen, claim["name"], "is listed more than once", f"{here}.name")
         if claim["name"] not in claims:
             raise InvalidError(f"there is no claim named {claim['name']!r} in resourceClaims", path=f"{here}.name")
         if claim.get("request"):
             syntax.dns_label(claim["request"], f"{here}.request")
-        seen.add(claim["name"])
 
 
 def _check_amounts(amounts: Mapping[str, str], path: str) -> dict[str, Any]:
@@ -332,9 +320,7 @@ def _check_resize(policies: Sequence[Mapping[str, Any]], path: str) -> None:
         syntax.one_of(policy.get("resourceName"), ("cpu", "memory"), f"{path}[{i}].resourceName")
         # A pod of a job is never restarted in place, and Kubernetes allows no other policy then.
         syntax.one_of(policy.get("restartPolicy"), ("NotRequired",), f"{path}[{i}].restartPolicy")
-        if policy["resourceName"] in seen:
-            raise InvalidError("is listed more than once", path=f"{path}[{i}].resourceName")
-        seen.add(policy["resourceName"])
+        syntax.once(seen, policy["resourceName"], "is listed more than once", f"{path}[{i}].resourceName")
 
 
 def _check_ports(
@@ -348,22 +334,17 @@ def _check_ports(
         protocol = port.get("protocol") or "TCP"
         if port.get("name"):
             syntax.port(port["name"], f"{here}.name")
-            if port["name"] in names:
-                raise InvalidError(f"there is more than one port named {port['name']!r}", path=f"{here}.name")
-            names.add(port["name"])
+            syntax.once(names, port["name"], f"there is more than one port named {port['name']!r}", f"{here}.name")
         syntax.port(number, f"{here}.containerPort")
         syntax.one_of(protocol, ("TCP", "UDP", "SCTP"), f"{here}.protocol")
-        if (number, protocol) in seen:
-            raise InvalidError(f"Argo takes port {number} ({protocol}) only once", path=f"{here}.containerPort")
-        seen.add((number, protocol))
+        why = f"Argo takes port {number} ({protocol}) only once"
+        syntax.once(seen, (number, protocol), why, f"{here}.containerPort")
         if on_host and on_node not in (0, number):
             raise InvalidError("must be the same as containerPort where hostNetwork is true", path=f"{here}.hostPort")
         if on_node:
             syntax.port(on_node, f"{here}.hostPort")
             key = (protocol, port.get("hostIP") or "", on_node)
-            if key in taken:
-                raise InvalidError(f"port {on_node} of the node is taken by this pod already", path=f"{here}.hostPort")
-            taken.add(key)
+            syntax.once(taken, key, f"port {on_node} of the node is taken by this pod already", f"{here}.hostPort")
 
 
 def _check_life(container: Mapping[str, Any], path: str, grace: int, *, is_init: bool) -> None:
@@ -445,9 +426,7 @@ def _check_security(spec: Mapping[str, Any], path: str) -> None:
         here = f"{path}.sysctls[{i}].name"
         if len(sysctl["name"]) > 253 or not _SYSCTL.fullmatch(sysctl["name"]):
             raise InvalidError(f"{sysctl['name']!r} is not a valid name of a kernel parameter", path=here)
-        if sysctl["name"] in seen:
-            raise InvalidError("is listed more than once", path=here)
-        seen.add(sysctl["name"])
+        syntax.once(seen, sysctl["name"], "is listed more than once", here)
         for shared, prefixes in _NODES_SYSCTLS.items():
             if spec.get(shared) and sysctl["name"].replace("/", ".").startswith(prefixes):
                 raise InvalidError(f"cannot be set where {shared} is true", path=here)
@@ -564,9 +543,7 @@ def _check_scheduling(spec: Mapping[str, Any], path: str) -> None:
     for i, gate in enumerate(spec.get("schedulingGates", ())):
         here = f"{path}.schedulingGates[{i}].name"
         syntax.qualified_name(gate["name"], here)
-        if gate["name"] in gates:
-            raise InvalidError("is listed more than once, or is diflow's own", path=here)
-        gates.add(gate["name"])
+        syntax.once(gates, gate["name"], "is listed more than once, or is diflow's own", here)
     if spec.get("nodeName") and spec.get("schedulingGates"):
         raise InvalidError("cannot be set on a pod with scheduling gates", path=f"{path}.nodeName")
 
@@ -664,9 +641,7 @@ def _check_spread(constraints: Sequence[Mapping[str, Any]], path: str) -> None:
         syntax.given(rule["topologyKey"], f"{here}.topologyKey")
         syntax.one_of(rule["whenUnsatisfiable"], ("DoNotSchedule", "ScheduleAnyway"), f"{here}.whenUnsatisfiable")
         pair = (rule["topologyKey"], rule["whenUnsatisfiable"])
-        if pair in seen:
-            raise InvalidError("another constraint has the same topologyKey and whenUnsatisfiable", path=here)
-        seen.add(pair)
+        syntax.once(seen, pair, "another constraint has the same topologyKey and whenUnsatisfiable", here)
         if "minDomains" in rule:
             if rule["minDomains"] < 1:
                 raise InvalidError(f"must be 1 or more, not {rule['minDomains']}", path=f"{here}.minDomains")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from diflow import amounts
 from diflow.errors import InvalidError
 from diflow.figures import shortened
+
+Value = TypeVar("Value", bound=Hashable)
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
@@ -28,6 +30,13 @@ _LABEL_LIMIT: Final = 63
 _SUBDOMAIN_LIMIT: Final = 253
 _PORT_NAME_LIMIT: Final = 15
 _ID_LIMIT: Final = 2**31 - 1
+
+
+def once(seen: set[Value], value: Value, why: str, path: str) -> None:
+    """Add a value to those that were seen, of which there may be one each; `why`: the error of a second one."""
+    if value in seen:
+        raise InvalidError(why, path=path)
+    seen.add(value)
 
 
 def dns_label(value: str, path: str) -> None:

@@ -66,11 +66,9 @@ def check_volumes(volumes: Sequence[Mapping[str, Any]], path: str) -> None:
         here = f"{path}[{i}]"
         name = volume.get("name", "")
         syntax.dns_label(name, f"{here}.name")
-        if name in seen:
-            raise InvalidError(f"there is more than one volume named {name!r}", path=f"{here}.name")
+        syntax.once(seen, name, f"there is more than one volume named {name!r}", f"{here}.name")
         if name in _RESERVED:
             raise InvalidError(f"the volume's name {name!r} is used by Argo: choose another", path=f"{here}.name")
-        seen.add(name)
         _check_source({key: value for key, value in volume.items() if key != "name"}, here)
 
 
@@ -186,9 +184,7 @@ def _projected(source: Mapping[str, Any], path: str) -> None:
             raise InvalidError(f"has more than one source: {', '.join(sorted(part))}", path=here)
         for kind, inner in part.items():
             for where, file in _projected_files(kind, inner, f"{here}.{kind}"):
-                if file in taken:
-                    raise InvalidError(f"two sources write the file {file!r}", path=where)
-                taken.add(file)
+                syntax.once(taken, file, f"two sources write the file {file!r}", where)
 
 
 def _projected_files(kind: str, source: Mapping[str, Any], path: str) -> Iterable[tuple[str, str]]:
