@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, get_args
 
@@ -332,8 +332,7 @@ class DIJob(_Model):
                 text = f"Invalid CleanPodPolicy {shortened(str(data[name]), 80)}, expected in [None, Running, All]"
                 raise InvalidError(text, path="spec.cleanPodPolicy")
         if isinstance(data.get("tasks"), list | tuple):
-            if len(data["tasks"]) > bounds.MOST_TASKS:
-                raise _exceeds("tasks", len(data["tasks"]), bounds.MOST_TASKS, path="spec.tasks")
+            _limit("tasks", len(data["tasks"]), bounds.MOST_TASKS, path="spec.tasks")
             data["tasks"] = tuple(_task(item, i) for i, item in enumerate(data["tasks"]))
         if data.get("volumes") is not None:
             given = list(data["volumes"]) if isinstance(data["volumes"], list | tuple) else data["volumes"]
@@ -415,8 +414,7 @@ class DIJob(_Model):
         size = sum(
             len(f"{key}{value}".encode()) for part in (self.labels, self.annotations) for key, value in part.items()
         )
-        if size > bounds.MOST_METADATA_BYTES:
-            raise _exceeds("bytes of labels and annotations", size, bounds.MOST_METADATA_BYTES, path="metadata")
+        _limit("bytes of labels and annotations", size, bounds.MOST_METADATA_BYTES, path="metadata")
         return self
 
     @model_validator(mode="after")
@@ -451,8 +449,7 @@ class DIJob(_Model):
     def _is_not_too_large(self) -> Self:
         """The limits that protect the readers of a job: Argo, the allocator and the server (`bounds`)."""
         replicas = sum(_most(task) for task in self.tasks)
-        if replicas > bounds.MOST_REPLICAS:
-            raise _exceeds("replicas in all", replicas, bounds.MOST_REPLICAS, path="spec.tasks")
+        _limit("replicas in all", replicas, bounds.MOST_REPLICAS, path="spec.tasks")
         containers = [c for task in self.tasks for c in _containers(task)]
         asked = {
             name
@@ -460,15 +457,12 @@ class DIJob(_Model):
             for kind in ("requests", "limits")
             for name in container.get("resources", {}).get(kind, ())
         }
-        if len(asked) > bounds.MOST_RESOURCES:
-            raise _exceeds("different resources", len(asked), bounds.MOST_RESOURCES, path="spec.tasks")
+        _limit("different resources", len(asked), bounds.MOST_RESOURCES, path="spec.tasks")
         ports = sum(len(container.get("ports", ())) for container in containers)
-        if ports > bounds.MOST_PORTS:
-            raise _exceeds("ports", ports, bounds.MOST_PORTS, path="spec.tasks")
+        _limit("ports", ports, bounds.MOST_PORTS, path="spec.tasks")
         self.check_hosts()
         size = len(canonical_json(self.to_manifest()).encode())
-        if size > bounds.MOST_MANIFEST_BYTES:
-            raise _exceeds("bytes as JSON", size, bounds.MOST_MANIFEST_BYTES, path="spec")
+        _limit("bytes as JSON", size, bounds.MOST_MANIFEST_BYTES, path="spec")
         return self
 
     @property
@@ -490,23 +484,13 @@ class DIJob(_Model):
         namespace = len(self.namespace) if self.namespace is not None else keys.LABEL_LIMIT
         domain = 0 if short else 1 + len(names.domain("")) + namespace
         size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
-        if size > bounds.MOST_HOST_BYTES:
-            raise _exceeds(
-                "bytes of host names, which every container has in one variable",
-                size,
-                bounds.MOST_HOST_BYTES,
-                path="spec.tasks",
-            )
+        what = "bytes of host names, which every container has in one variable"
+        _limit(what, size, bounds.MOST_HOST_BYTES, path="spec.tasks")
         self._check_ditask(namespace)
         for i, task in enumerate(self.tasks if not short and len(self.tasks) > 1 else ()):
             in_pod = size * (1 + 2 * len(_containers(task)))
-            if in_pod > bounds.MOST_POD_BYTES:
-                raise _exceeds(
-                    "bytes of host names in a pod, twice for each of its containers",
-                    in_pod,
-                    bounds.MOST_POD_BYTES,
-                    path=f"spec.tasks[{i}].template.spec.containers",
-                )
+            what = "bytes of host names in a pod, twice for each of its containers"
+            _limit(what, in_pod, bounds.MOST_POD_BYTES, path=f"spec.tasks[{i}].template.spec.containers")
 
     def _check_ditask(self, namespace: int) -> None:
         """Raises InvalidError if the variables of `ditask` are not possible. `namespace`: the length of its name."""
@@ -518,9 +502,8 @@ class DIJob(_Model):
         task = self.tasks[0]
         host = names.host(self.name, "n" * namespace, task.name, _most(task) - 1)
         size = engine.most_bytes(_most(task), host)
-        if size > bounds.MOST_HOST_BYTES:
-            what = "bytes of addresses of other replicas, which the last one has in one variable"
-            raise _exceeds(what, size, bounds.MOST_HOST_BYTES, path="spec.tasks")
+        what = "bytes of addresses of other replicas, which the last one has in one variable"
+        _limit(what, size, bounds.MOST_HOST_BYTES, path="spec.tasks")
 
     @classmethod
     def from_manifest(cls, manifest: Any) -> Self:
@@ -669,8 +652,9 @@ def _in_manifests(model: type[BaseModel]) -> frozenset[str]:
     return frozenset(to_camel(name) for name in model.model_fields)
 
 
-def _exceeds(what: str, number: int, bound: int, *, path: str) -> InvalidError:
-    return InvalidError(f"the job has {number:,} {what}, at most {bound:,} are allowed (docs/limits.md)", path=path)
+def _limit(what: str, number: int, bound: int, *, path: str) -> None:
+    if number > bound:
+        raise InvalidError(f"the job has {number:,} {what}, at most {bound:,} are allowed (docs/limits.md)", path=path)
 
 
 def _most(task: Task) -> int:
@@ -687,14 +671,9 @@ def _task(item: Any, index: int) -> Task:
     if isinstance(item, Task):
         return item
     path = f"spec.tasks[{index}]"
-    data = _mapping(item, path)
-    known = _in_manifests(Task) | Task.model_fields.keys()
-    _warn([f"{path}.{key}" for key in data if key not in known], known)
-    with unknown_fields() as found:
-        try:
-            task = Task(**{key: value for key, value in data.items() if key in known and value is not None})
-        except InvalidError as error:
-            raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
+    given = _given(Task, item, path)
+    with unknown_fields() as found, _at(path):
+        task = Task(**given)
     _warn([f"{path}.{warning.args[1]}" for warning in found])
     return task
 
@@ -729,52 +708,46 @@ def _topology(item: Any) -> Topology:
     if isinstance(item, Topology):
         return item
     path = "spec.topology"
-    data = _mapping(item, path)
-    _warn([f"{path}.{key}" for key in data if key not in Topology.model_fields], Topology.model_fields)
-    if data.get("required") is None:
+    given = _given(Topology, item, path)
+    if "required" not in given:
         raise InvalidError("is missing: name a level of the cluster's topology", path=f"{path}.required")
-    try:
-        return Topology(required=data["required"])
-    except InvalidError as error:
-        raise InvalidError(error.message, path=f"{path}.{error.path}") from None
+    with _at(path):
+        return Topology(**given)
 
 
-def _part(model: type[Part], item: Any, path: str) -> Part | None:
+def _part(model: type[Part], item: Any, path: str) -> Part:
+    """A part of a spec."""
+    if isinstance(item, model):
+        return item
+    given = _given(model, item, path)
+    with _at(path):
+        return model(**given)
+
+
+def _switched(model: type[Part], item: Any, path: str) -> Part | None:
     """A part of a spec that may be `true` for its defaults, and `false` for nothing."""
     if item is False:
         return None
     if item is True:
         return model()
-    if isinstance(item, model):
-        return item
-    if not isinstance(item, dict):
+    if not isinstance(item, model | dict):
         raise InvalidError(f"must be true, false or a mapping, not {describe(item)}", path=path)
+    return _part(model, item, path)
+
+
+def _given(model: type[BaseModel], item: Any, path: str) -> dict[str, Any]:
+    """The known fields of a part of a spec that are set; the others warn."""
     data = _mapping(item, path)
     known = _in_manifests(model) | model.model_fields.keys()
     _warn([f"{path}.{key}" for key in data if key not in known], known)
+    return {key: value for key, value in data.items() if key in known and value is not None}
+
+
+@contextmanager
+def _at(path: str) -> Iterator[None]:
+    """Errors of the part at this path have its path."""
     try:
-        return model(**{key: value for key, value in data.items() if key in known and value is not None})
-    except InvalidError as error:
-        raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
-
-
-def _node_check(item: Any) -> NodeCheck | None:
-    return _part(NodeCheck, item, "spec.nodeCheck")
-
-
-def _monitor(item: Any) -> Monitor | None:
-    return _part(Monitor, item, "spec.monitor")
-
-
-def _health(item: Any) -> Health:
-    if isinstance(item, Health):
-        return item
-    path = "spec.health"
-    data = _mapping(item, path)
-    known = _in_manifests(Health) | Health.model_fields.keys()
-    _warn([f"{path}.{key}" for key in data if key not in known], known)
-    try:
-        return Health(**{key: value for key, value in data.items() if key in known and value is not None})
+        yield
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 
@@ -785,9 +758,9 @@ _LONGEST_NAME: Final = 64
 _PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
     "topology": _topology,
     "failure_policy": _failure_policy,
-    "health": _health,
-    "node_check": _node_check,
-    "monitor": _monitor,
+    "health": partial(_part, Health, path="spec.health"),
+    "node_check": partial(_switched, NodeCheck, path="spec.nodeCheck"),
+    "monitor": partial(_switched, Monitor, path="spec.monitor"),
 }
 """The parts of a spec, read by themselves for errors with their path."""
 
