@@ -36,7 +36,7 @@ _COMMAND = re.compile(r"(?:^|[|;$(] *)diflow ([a-z]+)([^|;#]*)")
 
 # Words of Kubernetes that the code reads and does not write.
 _OF_KUBERNETES = re.compile(
-    r"Insufficient|didn't match|had untolerated|ErrImage|CreateContainer|unbound immediate|OOMKill"
+    r"Insufficient|didn't match|had untolerated|ErrImage|CreateContainer|unbound immediate|OOMKill|find parent node"
 )
 
 
