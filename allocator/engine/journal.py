@@ -33,7 +33,7 @@ _FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
 _NOT_PLAIN: Final = frozenset({"prior", "priors", "local_batches", "restart_seconds"})
 """Fields of a profile that are written only if they are set."""
 _LATER: Final = frozenset({"level_names", "domain_names", "node_domain", "job_required", "role_unit"})
-"""Fields with a default, which journals of 0.2 lack."""
+"""Fields with a default, which older journals lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +276,10 @@ def _array(value: Any) -> Any:
 
 
 def _snapshot(data: dict[str, Any]) -> Snapshot:
+    if "class_preference" not in data:  # a journal from before this field
+        mask = data["class_nodes"]
+        data = {**data, "class_preference": {**mask, "kind": "i", "data": [0] * len(mask["data"])}}
+    data = {"job_refusal": [], **data}  # a journal from before this field
     values: dict[str, Any] = {}
     for f in _FIELDS:
         if f.name in _LATER and f.name not in data:
