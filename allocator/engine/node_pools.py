@@ -16,7 +16,7 @@ class NodePools:
 
     def __init__(self, nodes: Reflector, label: str) -> None:
         self._nodes, self._label = nodes, label
-        self._known: tuple[object, Mapping[str, str]] = (None, {})
+        self._known: tuple[object, Mapping[str, str], bool] = (None, {}, False)
 
     def by_node(self) -> Mapping[str, str]:
         """The pool of each node."""
@@ -24,8 +24,13 @@ class NodePools:
         if items is not self._known[0]:
             reads: list[NodeRead] = [item["read"] for item in items.values()]
             pools = {node.name: untrusted.string(node.labels.get(self._label), most=63) for node in reads}
-            self._known = items, pools
+            self._known = items, pools, len(set(pools.values())) > 1
         return self._known[1]
+
+    def are_several(self) -> bool:
+        """Whether the nodes are of several pools."""
+        self.by_node()
+        return self._known[2]
 
     def of(self, allocation: Allocation | None) -> str:
         """The pool of the nodes of this allocation; "" if it has none."""
@@ -37,7 +42,7 @@ class NodePools:
         """The annotation with the pool of the nodes of this allocation, without a value if they are of several. The
         server writes it into the reports of the round. Nothing on a cluster with one pool."""
         of_node = self.by_node()
-        if len(set(of_node.values())) < 2:
+        if not self.are_several():
             return {}
         allocation = Allocation.parse(text)
         if allocation is None or not allocation.is_placed:

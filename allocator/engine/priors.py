@@ -53,7 +53,8 @@ class Priors:
         if known is None or known[0] is not profile or known[1] is not prior or known[2] is not of_pools:
             if len(self._profiles) > _MOST_KEPT:
                 self._profiles.clear()
-            made = replace(profile or Profile(), prior=prior, **_in_pools(of_pools, pool))
+            several = _in_pools(of_pools, pool) if len(of_pools) > 1 or self._pools.are_several() else {}
+            made = replace(profile or Profile(), prior=prior, **several)
             known = self._profiles[read.key] = profile, prior, of_pools, made
         return known[3]
 
@@ -103,8 +104,6 @@ def prior_of(application: Application) -> Prior:
 def _in_pools(of_pools: Mapping[str, Prior], pool: str) -> dict[str, Any]:
     """What a profile says of several pools: the records of the application, and the largest batch of a replica in those
     where the job is not."""
-    if len(of_pools) < 2 and pool in of_pools:
-        return {}
     return {
         "priors": {pool_number(name): prior for name, prior in of_pools.items()},
         "local_batches": {

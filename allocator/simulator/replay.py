@@ -540,7 +540,7 @@ def _rows_here(job: _Job) -> FloatArray:
     if not job.pool or not len(rows):
         return rows
     numbers = list(dict.fromkeys([job.pool, *map(int, rows[:, POOL])]))
-    return in_pools(Profile(observations=rows), numbers, [1.0] * len(numbers), {}, 0)[0].rows
+    return in_pools(Profile(observations=rows), numbers, [1.0] * len(numbers), {})[0].rows
 
 
 def _choose_batch(job: _Job) -> None:

@@ -14,7 +14,7 @@ from benchmarks.policies_speed import pooled
 from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import ACCUMULATION_SECONDS, POOL, REPLICAS, STEP_SECONDS, Profile
+from diflow.allocator.model.profile import POOL, REPLICAS, STEP_SECONDS, Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, RoleView, build
 from diflow.allocator.policies.base import load_policy
@@ -88,7 +88,7 @@ def planned(snapshot: Snapshot, **settings: float) -> dict[str, dict[str, int]]:
 
 def test_rows_of_another_pool_are_multiplied_by_the_ratio_of_the_jobs_own_times_on_one_gpu() -> None:
     given = profile(*rows(SLOW, *SHAPES, pace=3.0), *rows(FAST, (1, 1)))
-    fast = in_pools(given, NUMBERS, (1.0, 1.0), {}, 1)[0]
+    fast = in_pools(given, NUMBERS, (1.0, 1.0), {})[0]
     assert fast.reach == 8
     expected = np.array(rows(FAST, *SHAPES))
     got = {(row[0], row[1], row[2]): row[STEP_SECONDS] for row in fast.rows.tolist()}
@@ -97,7 +97,7 @@ def test_rows_of_another_pool_are_multiplied_by_the_ratio_of_the_jobs_own_times_
 
 def test_without_a_measurement_the_setting_says_how_fast_a_pool_is() -> None:
     given = profile(*rows(SLOW, *SHAPES))
-    fast, slow = in_pools(given, NUMBERS, (4.0, 2.0), {}, 1)
+    fast, slow = in_pools(given, NUMBERS, (4.0, 2.0), {})
     assert slow.rows[:, STEP_SECONDS] == pytest.approx(2.0 * fast.rows[:, STEP_SECONDS])
     assert sorted(fast.rows[:, REPLICAS].tolist()) == sorted(slow.rows[:, REPLICAS].tolist())
 
@@ -110,7 +110,7 @@ def test_what_earlier_jobs_have_shown_of_both_pools_counts_more_than_the_setting
     models = dict(zip((1, 2), fit_all([records[FAST].observations, records[SLOW].observations]), strict=True))
     # This job is twice as slow as those before; it has run in the slow pool alone.
     given = profile(*rows(SLOW, (1, 1), pace=10.0), priors=records)
-    fast, slow = in_pools(given, NUMBERS, (1.0, 1.0), models, 1)
+    fast, slow = in_pools(given, NUMBERS, (1.0, 1.0), models)
     assert fast.reach == slow.reach == 8
     assert _step(fast.rows, 4) == pytest.approx(_step(np.array(rows(FAST, (1, 4), pace=2.0)), 4), rel=0.05)
     assert _step(slow.rows, 1) == pytest.approx(_step(np.array(rows(SLOW, (1, 1), pace=10.0)), 1))
@@ -121,17 +121,25 @@ def _step(table: FloatArray, replicas: int) -> float:
     return float(mine[0, STEP_SECONDS])
 
 
-def test_rows_without_a_pool_are_of_the_one_where_the_job_runs() -> None:
+def test_rows_without_a_pool_are_those_of_a_pool_of_speed_one() -> None:
     given = profile(*rows(UNKNOWN_POOL, *SHAPES))
-    fast, slow = in_pools(given, NUMBERS, (2.0, 1.0), {}, 0)
-    assert fast.rows[:, ACCUMULATION_SECONDS] == pytest.approx(0.5 * slow.rows[:, ACCUMULATION_SECONDS])
-    assert set(fast.rows[:, POOL].tolist()) == {FAST}
+    fast, slow = in_pools(given, NUMBERS, (2.0, 1.0), {})
+    assert slow.rows[:, STEP_SECONDS] == pytest.approx(given.observations[:, STEP_SECONDS])
+    assert fast.rows[:, STEP_SECONDS] == pytest.approx(0.5 * slow.rows[:, STEP_SECONDS])
+
+
+def test_a_record_without_a_pool_is_that_of_a_pool_of_speed_one() -> None:
+    record = Prior(version=1, observations=np.array(rows(UNKNOWN_POOL, *SHAPES)))
+    models = {1: fit_all([record.observations])[0]}
+    fast, slow = in_pools(Profile(prior=record), NUMBERS, (2.0, 1.0), models)
+    assert fast.reach == slow.reach == 8
+    assert fast.rows[:, STEP_SECONDS] == pytest.approx(0.5 * slow.rows[:, STEP_SECONDS])
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_absurd_ratios_leave_times_that_a_model_can_be_fitted_to(factor: float) -> None:
     given = profile(*rows(SLOW, *SHAPES), *rows(FAST, (1, 1), pace=factor))
-    for seen in in_pools(given, NUMBERS, (1e6, 1e-6), {}, -1):
+    for seen in in_pools(given, NUMBERS, (1e6, 1e-6), {}):
         assert np.isfinite(fit_all([seen.rows])[0]).all()
 
 
@@ -263,7 +271,7 @@ def test_a_cluster_on_which_every_node_is_a_pool_is_planned_as_one() -> None:
 def test_rows_of_many_invented_pools_are_mostly_ignored() -> None:
     invented = [(*row[:POOL], number + 0.5) for number in range(1, 253) for row in rows(number, (1, 2))[:1]]
     given = profile(*invented, *rows(SLOW, *SHAPES))
-    seen = in_pools(given, NUMBERS, (1.0, 1.0), {}, -1)[0].rows
+    seen = in_pools(given, NUMBERS, (1.0, 1.0), {})[0].rows
     assert 1 <= len(seen) <= len(rows(SLOW, *SHAPES)) + MOST_STRANGE
 
 

@@ -43,7 +43,7 @@ from diflow.allocator.policies.goodput.table import (
 )
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import empty_slots
-from diflow.names import UNKNOWN_POOL, pool_number
+from diflow.names import pool_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +123,7 @@ class PoolTables(Tables):
     ) -> PoolTable:
         """The table of all jobs. `view.pool`: the pool where each job runs, or -1."""
         jobs, pools = snapshot.jobs, len(snapshot.pool_names)
-        flat = self._read_pools(snapshot, view.pool).reshape(jobs * pools, READ_COLUMNS)
+        flat = self._read_pools(snapshot).reshape(jobs * pools, READ_COLUMNS)
         most, total = pool_slots(snapshot, gangs.elastic)
         able: BoolArray = np.greater_equal(total, gangs.low[:, None])
         homeless: BoolArray = ~np.any(able, axis=1)
@@ -181,7 +181,7 @@ class PoolTables(Tables):
             )
         return self._rows[1]
 
-    def _read_pools(self, snapshot: Snapshot, present: IntArray) -> FloatArray:
+    def _read_pools(self, snapshot: Snapshot) -> FloatArray:
         """What is known of the jobs in each pool (J×P×READ_COLUMNS); only new reports are read."""
         numbers = tuple(pool_number(name) for name in snapshot.pool_names)
         cluster = numbers, tuple(snapshot.pool_speed.tolist())
@@ -190,10 +190,10 @@ class PoolTables(Tables):
         fresh: list[tuple[_Known, int, bytes]] = []
         unfitted: dict[bytes, FloatArray] = {}
         fits, self._fits = self._fits, {}
-        for name, profile, pool in zip(snapshot.job_names, snapshot.job_profile, present.tolist(), strict=True):
+        for name, profile in zip(snapshot.job_names, snapshot.job_profile, strict=True):
             known = last.get(name)
-            if known is None or not known.still(profile, cluster, pool):
-                known = _read(profile, cluster, pool, models)
+            if known is None or known.profile is not profile or known.cluster != cluster:
+                known = _read(profile, cluster, models)
             for at, rows in enumerate(known.rows):
                 if not len(rows):
                     continue
@@ -217,39 +217,33 @@ class PoolTables(Tables):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
     """What was read of a job: `columns` (P×READ_COLUMNS), and the observations `rows` of each pool to which the model
-    is fitted, with their `keys`. `cluster`, `present`: what it was read for."""
+    is fitted, with their `keys`. `cluster`: what it was read for."""
 
     profile: Profile | None
     cluster: object
-    present: int
     columns: FloatArray
     rows: tuple[FloatArray, ...] = ()
     keys: tuple[bytes, ...] = ()
-
-    def still(self, profile: Profile | None, cluster: object, present: int) -> bool:
-        """Whether reading again would give the same. `present` is -2 if it does not matter."""
-        return self.profile is profile and self.cluster == cluster and self.present in (-2, present)
 
 
 _Cluster = tuple[tuple[int, ...], tuple[float, ...]]
 
 
-def _read(profile: Profile | None, cluster: _Cluster, present: int, models: dict[int, FloatArray]) -> _Known:
+def _read(profile: Profile | None, cluster: _Cluster, models: dict[int, FloatArray]) -> _Known:
     numbers, speeds = cluster
     if profile is None:
-        return _Known(profile, cluster, -2, np.array([NO_REPORT] * len(numbers)))
-    matters = present if _depends_on_present(profile) else -2
+        return _Known(profile, cluster, np.array([NO_REPORT] * len(numbers)))
     given = profile.parameters
     if given is not None and np.shape(given) == (PARAMETERS,) and is_sane(np.asarray(given, dtype=np.float64)):
         columns = _columns(profile, numbers, [None] * len(numbers))
         ratio = _measured_speed(profile, dict(zip(numbers, speeds, strict=True))) / np.array(speeds)
         columns[:, :GAMMA] = np.asarray(given)[:GAMMA] * ratio[:, None]
         columns[:, GAMMA] = float(given[GAMMA])
-        return _Known(profile, cluster, -2, columns)
-    seen = in_pools(profile, numbers, speeds, models, present)
+        return _Known(profile, cluster, columns)
+    seen = in_pools(profile, numbers, speeds, models)
     columns = _columns(profile, numbers, seen)
     rows = tuple(one.rows for one in seen)
-    return _Known(profile, cluster, matters, columns, rows, tuple(part.tobytes() for part in rows))
+    return _Known(profile, cluster, columns, rows, tuple(part.tobytes() for part in rows))
 
 
 def _measured_speed(profile: Profile, speed_of: Mapping[int, float]) -> float:
@@ -260,13 +254,6 @@ def _measured_speed(profile: Profile, speed_of: Mapping[int, float]) -> float:
     rows = clean(profile.observations)
     found = [speed_of[int(pool)] for pool in rows[::-1, POOL].tolist() if pool in speed_of]
     return found[0] if found else 1.0
-
-
-def _depends_on_present(profile: Profile) -> bool:
-    """Whether the pool of the job decides what its report means."""
-    rows = np.asarray(profile.observations)
-    unknown = len(rows) > 0 and (rows.ndim != 2 or rows.shape[1] < 6 or bool((rows[:, 5] == UNKNOWN_POOL).any()))
-    return unknown or (profile.prior is not None and not profile.priors)
 
 
 def _columns(profile: Profile, numbers: Sequence[int], seen: Sequence[PoolSeen | None]) -> FloatArray:

@@ -51,14 +51,13 @@ class PoolSeen:
 
 
 def in_pools(
-    profile: Profile, numbers: Sequence[int], speeds: Sequence[float], models: dict[int, FloatArray], present: int
+    profile: Profile, numbers: Sequence[int], speeds: Sequence[float], models: dict[int, FloatArray]
 ) -> list[PoolSeen]:
-    """What is known of the job in each pool. `numbers`, `speeds`: of the pools; `models`: of the priors, by version;
-    `present`: the index of the pool where it runs, or -1."""
+    """What is known of the job in each pool. `numbers`, `speeds`: of the pools; `models`: of the priors, by version.
+
+    Where the job runs does not matter: a plan that stops or moves it would change what the next one knows, and two
+    plans could replace each other for ever. Times without a pool are those of a pool of speed 1."""
     rows = clean(profile.observations)
-    if present >= 0 and (rows[:, POOL] == UNKNOWN_POOL).any():
-        rows = rows.copy()
-        rows[rows[:, POOL] == UNKNOWN_POOL, POOL] = numbers[present]
     # The newest first: of the pools that the cluster does not have, some may be gone, and some invented.
     of_row = np.minimum(rows[:, POOL], 2.0**53).astype(np.int64)
     found: list[int] = list(dict.fromkeys(of_row[::-1].tolist()))
@@ -66,7 +65,7 @@ def in_pools(
     own = {number: rows[of_row == number] for number in found if number in numbers or number in strange}
     records = {
         number: prior
-        for number, prior in _priors(profile, numbers, present).items()
+        for number, prior in _priors(profile, numbers).items()
         if len(prior.observations) and is_trusted(prior) and np.isfinite(models[prior.version]).all()
     }
     speed_of = dict(zip(numbers, speeds, strict=True))
@@ -92,13 +91,11 @@ def in_pools(
     return out
 
 
-def _priors(profile: Profile, numbers: Sequence[int], present: int) -> dict[int, Prior]:
+def _priors(profile: Profile, numbers: Sequence[int]) -> dict[int, Prior]:
     """The records of the application, by the number of the pool."""
-    if profile.priors:
+    if profile.priors or profile.prior is None:
         return {number: prior for number, prior in profile.priors.items() if number in numbers}
-    if profile.prior is None:
-        return {}
-    return {numbers[max(present, 0)]: profile.prior}
+    return {UNKNOWN_POOL: profile.prior}
 
 
 def _pace(own: dict[int, FloatArray], records: dict[int, Prior], models: dict[int, FloatArray]) -> float:

@@ -520,3 +520,20 @@ def test_a_job_inherits_the_records_of_all_pools(scene: Scene) -> None:
     assert set(profile.priors) == {pool_number("t4"), pool_number("a100")}
     assert profile.local_batches == {pool_number("a100"): 128}
     assert scene.priors.profile(read, None) is profile, "the same object while nothing changes"
+
+
+def test_a_record_of_one_pool_is_of_that_pool_also_where_the_job_runs_there(scene: Scene) -> None:
+    scene.prepare("default")
+    _node(scene, "n1", "a100")
+    _node(scene, "n2", "t4")
+    scene.add(
+        workflow("one", report=REPORT, ended="Succeeded", annotations={keys.APPLICATION: "r"}, node="n1"),
+        workflow("two", annotations={keys.APPLICATION: "r"}, node="n1"),
+    )
+    scene.learn()
+    eventually(lambda: scene._is_current(scene.memory), "the memory is seen")
+    read = next(item["read"] for (_, name), item in scene.memory._jobs.items().items() if name == "two")
+    profile = scene.priors.profile(read, None)
+    assert profile is not None
+    assert profile.priors == {pool_number("a100"): profile.prior}
+    assert profile.local_batches == {}
