@@ -13,7 +13,7 @@ from diflow.allocator.policies.goodput import pool_choice
 from diflow.allocator.policies.goodput.gangs import Gangs, View
 from diflow.allocator.policies.goodput.pool_table import PoolTable
 from diflow.allocator.policies.goodput.price import seconds_left, weighted
-from diflow.allocator.policies.goodput.values import SERVED_FACTOR, penalty_of, value_of
+from diflow.allocator.policies.goodput.values import bonus_of, penalty_of, value_of
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import broken_gangs
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 SETTLED_JOBS = 200
 """Jobs up to which a choice of pools is improved job by job: above that single jobs matter little."""
+
+
+ANEW_JOBS = 16
+"""Jobs up to which each step of a plan chooses pools anew, as the next plan will do: so that one has nothing to change.
+On larger clusters that takes twice the time, and the pools of the step before are only improved."""
 
 
 class PoolValues:
@@ -67,12 +72,21 @@ class PoolValues:
             self.weight = weighted(snapshot, settings, self.left, cost, pace)
         else:
             self.weight, self.left = before.weight, before.left
-        self.bonus: FloatArray = np.where(served, SERVED_FACTOR * float(self.weight.max(initial=0.0)), 0.0)
         self.penalty: FloatArray = penalty_of(
             snapshot, settings, self.speed, self.left, table.restart_seconds, moved=moved
         )
+        paid = penalty_of(snapshot, settings, self.present_speed, self.left, table.restart_seconds, moved=moved)
+        self.bonus: FloatArray = bonus_of(
+            self.present_speed,
+            paid,
+            self.weight,
+            settings.concavity,
+            may_stop=view.free_to_move,
+            served=served,
+        )
         self.column: IntArray | None = None
-        self.chosen: IntArray = self._choose(settings, gangs, view, amounts, starved=starved, is_first=before is None)
+        anew = before is None or snapshot.jobs <= ANEW_JOBS
+        self.chosen: IntArray = self._choose(settings, gangs, view, amounts, starved=starved, anew=anew)
 
     def _choose(
         self,
@@ -82,10 +96,10 @@ class PoolValues:
         amounts: IntArray,
         *,
         starved: int,
-        is_first: bool,
+        anew: bool,
     ) -> IntArray:
-        """`starved`: the job that is placed before all others, or -1. `is_first`: the snapshot does not follow from a
-        plan."""
+        """`starved`: the job that is placed before all others, or -1. `anew`: not only improve
+        the pools where the jobs run."""
         s, table = self._snapshot, self.table
         pools = _pools_of(s)
         stays = ~view.free_to_move[s.role_job[s.held_role]]
@@ -105,12 +119,11 @@ class PoolValues:
         usable &= ~(rigid & (table.replicas != gangs.low[:, None, None])) & (share <= 1.0)
         value = np.where(usable, value, -np.inf)
         waits = view.free_to_move & (view.present_pool < 0)
-        found = pool_choice.choose(value, share) if is_first or waits.any() else view.present_pool
+        found = pool_choice.choose(value, share) if anew or waits.any() else view.present_pool
         stay = np.where(view.present_pool >= 0, view.present_pool, found)
         if s.jobs <= SETTLED_JOBS:
             capacity = np.maximum(there, 0)
-            # After a plan the present pools are those of the plan: they only need to be improved, if at all.
-            starts = {choice.tobytes(): choice for choice in ((found, stay) if is_first else (stay,))}
+            starts = {choice.tobytes(): choice for choice in ((found, stay) if anew else (stay,))}
             settled = [pool_choice.settle(value, amounts, share, capacity, choice) for choice in starts.values()]
             found, self.column, _ = max(settled, key=lambda one: one[2])
             if starved >= 0 and self.column[starved] >= 0:

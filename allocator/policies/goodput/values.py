@@ -2,7 +2,7 @@
 
 The value of a job is w·s^p. s is its speedup, at the batch size with the best goodput, over its smallest configuration;
 w the value of a second of its work (`price.py`). A move multiplies s by the fraction of the horizon left after the
-restart cost.
+restart cost. A stop costs what a move of the job to its present configuration would cost: it has to start again later.
 """
 
 from __future__ import annotations
@@ -65,6 +65,26 @@ def penalty_of(
     return out
 
 
+def bonus_of(
+    present: FloatArray,
+    paid: FloatArray,
+    weight: FloatArray,
+    concavity: float,
+    *,
+    may_stop: BoolArray,
+    served: BoolArray,
+) -> FloatArray:
+    """The value of running at all, whatever the speed (J): of jobs that waited too long (`served`), and of running jobs
+    what the restart after a stop would cost. So two jobs of nearly equal value do not replace each other.
+
+    `present` (J): speeds of the current placements; `paid` (J): the fraction of the horizon left after a restart there.
+    """
+    restart = value_of(present, weight, concavity) - value_of(present * paid, weight, concavity)
+    waited = np.where(served, SERVED_FACTOR * weight.max(initial=0.0), 0.0)
+    out: FloatArray = np.where(may_stop, restart, 0.0) + waited
+    return out
+
+
 class Values:
     """The values of one snapshot.
 
@@ -74,7 +94,7 @@ class Values:
     | present_speed, spread_speed | J | of the current placement; of the first configuration on several nodes |
     | amounts | J×C×R | resources of each configuration |
     | weight, left | J | value of a second of the job's work; its seconds left in the smallest configuration |
-    | bonus | J | value of running at all, whatever the speed: only for jobs that waited too long |
+    | bonus | J | value of running at all, whatever the speed |
     | penalty | J×C | fraction of the horizon left after the restart cost of a move |
     """
 
@@ -121,8 +141,16 @@ class Values:
             self.weight, self.left = weights(snapshot, settings, table, self.speed, self.amounts)
         else:
             self.weight, self.left = before.weight, before.left
-        self.bonus = np.where(served, SERVED_FACTOR * float(self.weight.max(initial=0.0)), 0.0)
         self.penalty = penalty_of(snapshot, settings, self.speed, self.left, table.restart_seconds, moved=moved)
+        paid = penalty_of(snapshot, settings, self.present_speed, self.left, table.restart_seconds, moved=moved)
+        self.bonus = bonus_of(
+            self.present_speed,
+            paid,
+            self.weight,
+            settings.concavity,
+            may_stop=view.free_to_move,
+            served=served,
+        )
 
     def of(self, speed: FloatArray, weight: FloatArray) -> FloatArray:
         """The values of these speeds, without bonuses."""
