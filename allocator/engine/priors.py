@@ -39,7 +39,7 @@ class Priors:
     ) -> None:
         self._config_maps, self._pools, self._clock = config_maps, pools, clock
         self._of_namespace: dict[str, tuple[object, dict[str, dict[str, Prior]], float]] = {}
-        self._profiles: dict[str, tuple[Profile | None, Prior, dict[str, Prior], Profile]] = {}
+        self._profiles: dict[str, tuple[tuple[Profile | None, Prior, dict[str, Prior], bool], Profile]] = {}
 
     def profile(self, read: JobRead, profile: Profile | None) -> Profile | None:
         """The profile of a job with what is known of its application; the same object while neither has changed."""
@@ -49,14 +49,15 @@ class Priors:
         # Of another type of GPU the shape of the curve is still a better guess than none; the last one is the newest.
         pool = self._pools.of(read.allocation)
         prior = of_pools.get(pool) or next(reversed(of_pools.values()))
+        are_several = len(of_pools) > 1 or self._pools.are_several()
+        basis = profile, prior, of_pools, are_several
         known = self._profiles.get(read.key)
-        if known is None or known[0] is not profile or known[1] is not prior or known[2] is not of_pools:
+        if known is None or any(was is not now for was, now in zip(known[0], basis, strict=True)):
             if len(self._profiles) > _MOST_KEPT:
                 self._profiles.clear()
-            several = _in_pools(of_pools, pool) if len(of_pools) > 1 or self._pools.are_several() else {}
-            made = replace(profile or Profile(), prior=prior, **several)
-            known = self._profiles[read.key] = profile, prior, of_pools, made
-        return known[3]
+            made = replace(profile or Profile(), prior=prior, **(_in_pools(of_pools, pool) if are_several else {}))
+            known = self._profiles[read.key] = basis, made
+        return known[1]
 
     def _of_pools(self, read: JobRead) -> dict[str, Prior] | None:
         """What is known of the job's application, by pool."""

@@ -479,6 +479,14 @@ def _node(scene: Scene, name: str, pool: str) -> None:
     scene.api.add(NODE, {"metadata": {"name": name, "labels": {"gpu": pool}}, "status": {"allocatable": {"cpu": "8"}}})
 
 
+def _read_after_learning(scene: Scene, job: str) -> JobRead:
+    """A job as the policy's side reads it, when it has the memory of what others have shown."""
+    scene.learn()
+    eventually(lambda: scene._is_current(scene.memory), "the memory is seen")
+    read: JobRead = next(item["read"] for (_, name), item in scene.memory._jobs.items().items() if name == job)
+    return read
+
+
 def test_what_a_job_has_shown_is_kept_for_the_pool_where_it_was_measured(scene: Scene) -> None:
     scene.prepare("default")
     _node(scene, "n1", "a100")
@@ -511,9 +519,7 @@ def test_a_job_inherits_the_records_of_all_pools(scene: Scene) -> None:
         workflow("one", report=_in_two_pools(), ended="Succeeded", annotations={keys.APPLICATION: "r"}, node="n1"),
         workflow("two", annotations={keys.APPLICATION: "r"}, node="n2"),
     )
-    scene.learn()
-    eventually(lambda: scene._is_current(scene.memory), "the memory is seen")
-    read = next(item["read"] for (_, name), item in scene.memory._jobs.items().items() if name == "two")
+    read = _read_after_learning(scene, "two")
     profile = scene.priors.profile(read, None)
     assert profile is not None
     assert profile.prior is profile.priors[pool_number("t4")]
@@ -530,10 +536,26 @@ def test_a_record_of_one_pool_is_of_that_pool_also_where_the_job_runs_there(scen
         workflow("one", report=REPORT, ended="Succeeded", annotations={keys.APPLICATION: "r"}, node="n1"),
         workflow("two", annotations={keys.APPLICATION: "r"}, node="n1"),
     )
-    scene.learn()
-    eventually(lambda: scene._is_current(scene.memory), "the memory is seen")
-    read = next(item["read"] for (_, name), item in scene.memory._jobs.items().items() if name == "two")
+    read = _read_after_learning(scene, "two")
     profile = scene.priors.profile(read, None)
     assert profile is not None
     assert profile.priors == {pool_number("a100"): profile.prior}
     assert profile.local_batches == {}
+
+
+def test_a_job_has_the_records_by_pool_as_soon_as_there_is_a_second_pool(scene: Scene) -> None:
+    scene.prepare("default")
+    _node(scene, "n1", "a100")
+    scene.add(
+        workflow("one", report=REPORT, ended="Succeeded", annotations={keys.APPLICATION: "r"}, node="n1"),
+        workflow("two", annotations={keys.APPLICATION: "r"}, node="n1"),
+    )
+    read = _read_after_learning(scene, "two")
+    before = scene.priors.profile(read, None)
+    assert before is not None
+    assert before.priors == {}
+    _node(scene, "n2", "t4")
+    eventually(lambda: len(scene.memory._pools.by_node()) == 2, "the node is seen")
+    after = scene.priors.profile(read, None)
+    assert after is not None
+    assert after.priors == {pool_number("a100"): after.prior}
