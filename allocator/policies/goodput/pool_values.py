@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 SETTLED_JOBS = 200
 """Jobs up to which a choice of pools is improved job by job: above that single jobs matter little."""
-
-
 ANEW_JOBS = 16
 """Jobs up to which each step of a plan chooses pools anew, as the next plan will do: so that one has nothing to change.
 On larger clusters that takes twice the time, and the pools of the step before are only improved."""
@@ -75,15 +73,11 @@ class PoolValues:
         self.penalty: FloatArray = penalty_of(
             snapshot, settings, self.speed, self.left, table.restart_seconds, moved=moved
         )
-        paid = penalty_of(snapshot, settings, self.present_speed, self.left, table.restart_seconds, moved=moved)
         self.bonus: FloatArray = bonus_of(
-            self.present_speed,
-            paid,
-            self.weight,
-            settings.concavity,
-            may_stop=view.free_to_move,
-            served=served,
-        )
+            snapshot, settings, self.present_speed,
+            weight=self.weight, left=self.left, restart_seconds=table.restart_seconds,
+            moved=moved, may_stop=view.free_to_move, served=served,
+        )  # fmt: skip
         self.column: IntArray | None = None
         anew = before is None or snapshot.jobs <= ANEW_JOBS
         self.chosen: IntArray = self._choose(settings, gangs, view, amounts, starved=starved, anew=anew)
@@ -98,8 +92,8 @@ class PoolValues:
         starved: int,
         anew: bool,
     ) -> IntArray:
-        """`starved`: the job that is placed before all others, or -1. `anew`: not only improve
-        the pools where the jobs run."""
+        """`starved`: the job that is placed before all others, or -1. `anew`: not only improve the pools where the jobs
+        run."""
         s, table = self._snapshot, self.table
         pools = _pools_of(s)
         stays = ~view.free_to_move[s.role_job[s.held_role]]

@@ -66,19 +66,24 @@ def penalty_of(
 
 
 def bonus_of(
+    snapshot: Snapshot,
+    settings: PolicySettings,
     present: FloatArray,
-    paid: FloatArray,
-    weight: FloatArray,
-    concavity: float,
     *,
+    weight: FloatArray,
+    left: FloatArray,
+    restart_seconds: FloatArray,
+    moved: BoolArray | None,
     may_stop: BoolArray,
     served: BoolArray,
 ) -> FloatArray:
     """The value of running at all, whatever the speed (J): of jobs that waited too long (`served`), and of running jobs
     what the restart after a stop would cost. So two jobs of nearly equal value do not replace each other.
 
-    `present` (J): speeds of the current placements; `paid` (J): the fraction of the horizon left after a restart there.
+    `present` (J): speeds of the current placements; the others as in `penalty_of`.
     """
+    paid = penalty_of(snapshot, settings, present, left, restart_seconds, moved=moved)
+    concavity = settings.concavity
     restart = value_of(present, weight, concavity) - value_of(present * paid, weight, concavity)
     waited = np.where(served, SERVED_FACTOR * weight.max(initial=0.0), 0.0)
     out: FloatArray = np.where(may_stop, restart, 0.0) + waited
@@ -142,15 +147,11 @@ class Values:
         else:
             self.weight, self.left = before.weight, before.left
         self.penalty = penalty_of(snapshot, settings, self.speed, self.left, table.restart_seconds, moved=moved)
-        paid = penalty_of(snapshot, settings, self.present_speed, self.left, table.restart_seconds, moved=moved)
         self.bonus = bonus_of(
-            self.present_speed,
-            paid,
-            self.weight,
-            settings.concavity,
-            may_stop=view.free_to_move,
-            served=served,
-        )
+            snapshot, settings, self.present_speed,
+            weight=self.weight, left=self.left, restart_seconds=table.restart_seconds,
+            moved=moved, may_stop=view.free_to_move, served=served,
+        )  # fmt: skip
 
     def of(self, speed: FloatArray, weight: FloatArray) -> FloatArray:
         """The values of these speeds, without bonuses."""
