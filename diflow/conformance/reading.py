@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from diflow import keys
+from diflow.state.failures import MAIN
 
 Json = dict[str, Any]
 
@@ -109,7 +110,7 @@ def main_end(pod: Json) -> Json:
 
 def main_container(pod: Json) -> Json:
     """The main container of the pod's spec."""
-    return next((item for item in pod["spec"]["containers"] if item.get("name") == "main"), {})
+    return next((item for item in pod["spec"]["containers"] if item.get("name") == MAIN), {})
 
 
 def env(pod: Json) -> dict[str, str]:
@@ -169,4 +170,4 @@ def _nodes(workflow: Json) -> Iterable[Json]:
 
 def _main_status(pod: Json) -> Json:
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    return next((item for item in statuses if item.get("name") == "main"), {})
+    return next((item for item in statuses if item.get("name") == MAIN), {})
