@@ -12,12 +12,14 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos.known import GPU, GPUS
 from tests.chaos.operations import Operations
 from tests.chaos.watching import Watcher, judge
-from tests.clusters import ROOT, TestCluster, cluster, wait_until
+from tests.clusters import ROOT, cluster, wait_until
 from tests.e2e.allocators import Daemon
 from tests.e2e.live import ENDED, Live
 from tests.e2e.test_crd import install
@@ -40,17 +42,27 @@ def main() -> int:
     _print(f"logs: {folder}")
     with cluster(options.argo) as found, found.namespace("chaos") as namespace:
         live = Live(found, namespace)
-        _prepare(found, live)
-        return _run(live, folder, seed=options.seed, seconds=60 * options.minutes, policy=options.policy)
+        install(live)
+        live.kubectl("apply", "-k", str(ROOT / "manifests" / "jobs"))
+        with _gpus(live):
+            return _run(live, folder, seed=options.seed, seconds=60 * options.minutes, policy=options.policy)
 
 
-def _prepare(found: TestCluster, live: Live) -> None:
-    install(live)
-    live.kubectl("apply", "-k", str(ROOT / "manifests" / "jobs"))
-    amounts = {GPU: str(GPUS)}
-    patch = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
+@contextmanager
+def _gpus(live: Live) -> Iterator[None]:
+    """The node has GPUs, and takes pods at the end, whatever interrupted the run."""
     node = live.node()["metadata"]["name"]
-    found.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
+
+    def give(count: str | None) -> None:
+        patch = json.dumps({"status": {"capacity": {GPU: count}, "allocatable": {GPU: count}}})
+        live.cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
+
+    give(str(GPUS))
+    try:
+        yield
+    finally:
+        give(None)
+        live.cluster.kubectl("uncordon", node)
 
 
 def _run(live: Live, folder: Path, *, seed: int, seconds: float, policy: str) -> int:
