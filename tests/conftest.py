@@ -102,10 +102,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the clusters that the tests need, in the background."""
+    config = session.config
+    if config.pluginmanager.hasplugin("_cov"):
+        measuring.import_rooms()
     # The tests and all modules live until the end: no later collection visits them again.
     gc.collect()
     gc.freeze()
-    config = session.config
     if config.getoption("loadgroup", default=False):
         for item in session.items:
             if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
