@@ -136,6 +136,12 @@ def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
     return (replace(shown, left_out={**shown.left_out, **out}) if out else shown), plan
 
 
+def held(seen: Seen, shown: Picture) -> dict[str, str]:
+    """Why nothing is planned for a job that has not been read or that fails the policy, by "namespace/name"."""
+    found = {job.title: job.read.problem or shown.left_out.get(key, "") for key, job in seen.state.jobs.items()}
+    return {title: found[title] for title in sorted(found) if found[title]}
+
+
 def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
     """The same moment with one more job: a Workflow as it would be submitted."""
     read = read_workflow(workflow)

@@ -207,9 +207,11 @@ def plan(
     if job is None:
         shown, decided = observer.decide(seen, policy or "")
         if output is not None:
-            _print_json(plan_text.as_data(shown.snapshot, decided), output)
+            _print_json({**plan_text.as_data(shown.snapshot, decided), "held": observer.held(seen, shown)}, output)
             return
         say(plan_text.plan_text(shown.snapshot, decided).rstrip())
+        for title, why in observer.held(seen, shown).items():
+            say(f"{title}: held: {why}")
         return
     from diflow.allocator.inspect.what_if import simulate_job  # noqa: PLC0415
 

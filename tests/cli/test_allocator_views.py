@@ -24,7 +24,12 @@ from rich.console import Console
 from diflow import keys
 from diflow.allocator.engine.process import candidate
 from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.inspect import observer
 from diflow.allocator.inspect.observer import look
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fit.policy import FitPolicy
+from diflow.allocator.policies.settings import policy_settings
 from diflow.cli.amounts import amounts, shown
 from diflow.cli.topview import picture
 from diflow.figures import quantity
@@ -416,6 +421,49 @@ def test_explain_of_jobs_about_which_nothing_is_decided(busy: Cli) -> None:
     busy.api.add(WORKFLOW, {**made, "status": {"phase": "Succeeded", "finishedAt": ago(1)}})
     assert busy("explain", "over").out == "default/over has ended (Succeeded): the job succeeded\n"
     assert busy("explain", "nobody").code == 3
+
+
+def test_explain_of_jobs_that_stop_or_sleep(busy: Cli) -> None:
+    put(busy, dijob("stops", {"worker": 1}), at={"worker": ["b"]}, shutdown="Terminate")
+    assert "it is being stopped: it was stopped" in busy("explain", "stops").out.splitlines()
+    put(busy, dijob("asleep", {"worker": 1}), suspend=True)
+    assert busy("explain", "asleep").out.splitlines()[-1] == "it is suspended; diflow resume resumes it"
+
+
+class RaisesFor(FitPolicy):
+    """Fails if the snapshot has this job, or for each snapshot."""
+
+    def __init__(self, job: str = "") -> None:
+        super().__init__(policy_settings())
+        self.job = job
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        if not self.job or self.job in snapshot.job_names:
+            raise RuntimeError("as a test wants it")
+        return super().optimize(snapshot)
+
+
+def test_a_job_for_which_the_policy_fails_is_the_only_one_that_is_not_explained(
+    busy: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "load_policy", lambda _: RaisesFor("default/big"))
+    (said,) = [line for line in busy("explain", "big").out.splitlines() if line.startswith("it is held: ")]
+    assert "as a test wants it" in said
+    assert "now, policy fit would decide: " in busy("explain", "high").out
+    (line,) = [line for line in busy("plan").out.splitlines() if line.startswith("default/big: ")]
+    assert line.startswith("default/big: held: ")
+    assert "as a test wants it" in line
+    assert list(json.loads(busy("plan", "-o", "json").out)["held"]) == ["default/big"]
+
+
+def test_nothing_is_said_to_be_decided_if_the_policy_fails_whatever_the_jobs_are(
+    busy: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "load_policy", lambda _: RaisesFor())
+    last = busy("explain", "big").out.splitlines()[-1]
+    assert last.startswith("what would be decided now is not known: policy fit failed ")
+    result = busy("plan")
+    assert (result.code, "policy fit failed" in result.err) == (2, True)
 
 
 def test_the_policy_is_that_of_the_clusters_allocator_unless_another_is_named(busy: Cli) -> None:
