@@ -24,17 +24,12 @@ from diflow import amounts, bounds, documents, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
 from diflow.spec import ditask
+from diflow.spec.complaints import as_invalid, describe
 from diflow.spec.failurerules import FailurePolicy
 from diflow.spec.generations import refuse_older, with_tasks
+from diflow.spec.metadata import check_annotations, check_labels
 from diflow.spec.podrules import check_image, check_mounts, work_container
-from diflow.spec.podtemplate import (
-    as_invalid,
-    check_annotations,
-    check_labels,
-    check_pod_template,
-    check_volumes,
-    describe,
-)
+from diflow.spec.podtemplate import check_pod_template, check_volumes
 from diflow.spec.syntax import qualified_name
 from diflow.state import memory, untrusted
 from diflow.state.memo import MIB, remembered

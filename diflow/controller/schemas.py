@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from diflow import keys
 from diflow.job import DIJob, Task
-from diflow.spec.podtemplate import PodTemplate
+from diflow.spec.podtypes import PodTemplate
 from diflow.state.status import PHASES
 
 Json = dict[str, Any]

@@ -95,7 +95,7 @@ def read(obj: Mapping[str, Any]) -> tuple[DIJob, tuple[str, ...]]:
     """As `job_of`, with the paths of the unknown fields that were dropped."""
     # A list of jobs needs no models, which take a while to import.
     from diflow.job import DIJob, unknown_fields  # noqa: PLC0415
-    from diflow.spec.podtemplate import check_annotations, check_labels  # noqa: PLC0415
+    from diflow.spec.metadata import check_annotations, check_labels  # noqa: PLC0415
 
     metadata = untrusted.sub(obj, "metadata")
     kept = {name: untrusted.string(metadata.get(name)) for name in ("name", "namespace")}
@@ -259,7 +259,7 @@ def _count(value: Any) -> int:
 
 
 def _allowed(given: Mapping[str, Any], check: Any, *, path: str) -> dict[str, str]:
-    from diflow.spec.podtemplate import is_of_diflow  # noqa: PLC0415
+    from diflow.spec.metadata import is_of_diflow  # noqa: PLC0415
 
     out: dict[str, str] = {}
     for key, value in given.items():

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from diflow import failurepolicy
 from diflow.errors import InvalidError
 from diflow.failurepolicy import Action, GivenRule, Operator, PolicyError
-from diflow.spec.podtemplate import as_invalid
+from diflow.spec.complaints import as_invalid
 
 
 class _Model(BaseModel):
