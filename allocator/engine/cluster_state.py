@@ -15,6 +15,7 @@ from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.queues import QueueFile, read_file
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead
 from diflow.allocator.engine.seal import Seal
+from diflow.allocator.engine.selectors import LIVE, MANAGED
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.model.views import QueueView
 from diflow.errors import InvalidError
@@ -23,10 +24,7 @@ from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector
 from diflow.kube.reflectors import Reflectors
 
-MANAGED = f"{keys.MANAGED},{keys.SCHEDULING}=gang"
 QUEUES_KEY = "queues.yaml"
-LIVE = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector: pods that have ended hold no resources, so the server need not send them."""
 
 _NO_JOBS: Mapping[str, Job] = MappingProxyType({})
 

@@ -20,14 +20,18 @@ from diflow.jobs import lookup
 from diflow.state.exclusions import Exclusions
 
 if TYPE_CHECKING:
+    from diflow.allocator.inspect.lists import Lists
     from diflow.allocator.inspect.observer import Seen
     from diflow.kube.api import Cluster
 
 _NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
 
 
-def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
-    """Lines of text. Raises NotFoundError for an unknown job, InvalidError for an unknown policy."""
+def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None = None) -> Iterator[str]:
+    """Lines of text. `lists`: those that were begun before.
+
+    Raises NotFoundError for an unknown job, InvalidError for an unknown policy.
+    """
     if policy:
         load_policy(policy)
     job = lookup.get(name, cluster=cluster)
@@ -40,7 +44,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
         yield f"{where} has scheduling: none: Argo alone runs it, and no allocator decides about it"
         yield f"  {job.status.phase}: {job.status.message}"
         return
-    seen = observer.look(cluster, read=[job.workflow])
+    seen = observer.look(cluster, read=[job.workflow], lists=lists)
     row = next((row for row in job_rows(seen) if row.key == where), None)
     if row is None:
         yield f"{where} is not there any more"

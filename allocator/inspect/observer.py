@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from diflow import keys
 from diflow.allocator.engine import waiting_records
-from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, ClusterState, assemble
+from diflow.allocator.engine.cluster_state import QUEUES_KEY, ClusterState, assemble
 from diflow.allocator.engine.control_channel import AllocatorStatus, home, read_status
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import guarded, has_raised
@@ -25,13 +24,14 @@ from diflow.allocator.engine.pools import Pools, parse_pools
 from diflow.allocator.engine.queues import QueueFile, read_file
 from diflow.allocator.engine.records import read_node, read_pod, read_workflow
 from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
+from diflow.allocator.inspect.lists import JOBS, Lists, begin
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.units import in_units
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.jobs import waiting
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import CONFIG_MAP, NODE, POD
+from diflow.kube.kinds import CONFIG_MAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +64,26 @@ def look(
     *,
     namespace: str | None = None,
     read: Sequence[dict[str, Any]] = (),
+    lists: Lists | None = None,
     wall: Callable[[], float] = time.time,
 ) -> Seen:
     """Read nodes, pods, jobs and queues. `namespace`: the allocator's, if known. `read`: Workflows that were just read,
-    as the list has only the metadata of gangs that wait.
+    as the list has only the metadata of gangs that wait. `lists`: those that were begun before.
 
     Raises UnauthorizedError that names the missing right.
     """
+    lists = lists or begin(cluster)
     place = namespace or home(cluster)[0]
     settings = allocator_settings(namespace=place)
-    nodes = [read_node(node) for node in cluster.list_all(NODE, everywhere=True)]
-    pods = [read_pod(pod) for pod in cluster.list_all(POD, everywhere=True, fields=LIVE)]
-    chosen = f"{MANAGED},{keys.NOT_COMPLETED}"
+    nodes = [read_node(node) for node in lists.nodes.result()]
+    pods = [read_pod(pod) for pod in lists.pods.result()]
     jobs = waiting.each(
         cluster,
         of_head=waiting_records.reader(),
         of_workflow=read_workflow,
-        labels=chosen,
+        labels=JOBS,
         everywhere=True,
+        heads=lists.waiting.result(),
         read=read,
     )
     queues, trouble = _queues(cluster, settings)

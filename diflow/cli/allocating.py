@@ -191,8 +191,7 @@ def plan(
     taken from the jobs' Workflows: only the allocator can verify them.
     """
     needs("allocator")
-    from diflow.allocator.inspect import observer  # noqa: PLC0415
-    from diflow.allocator.messages import plan_text  # noqa: PLC0415
+    from diflow.allocator.inspect.lists import begin  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
         raise typer.BadParameter("-o is json or yaml here")
@@ -202,7 +201,11 @@ def plan(
 
         job = load(simulate, name=name, namespace=namespace)
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=job.namespace if job else namespace)
-    seen = observer.look(cluster)
+    lists = begin(cluster)  # read while these are imported
+    from diflow.allocator.inspect import observer  # noqa: PLC0415
+    from diflow.allocator.messages import plan_text  # noqa: PLC0415
+
+    seen = observer.look(cluster, lists=lists)
     _warn_of(seen)
     if job is None:
         shown, decided = observer.decide(seen, policy or "")

@@ -32,12 +32,15 @@ def queue(
     the whole cluster.
     """
     needs("allocator")
+    from diflow.allocator.inspect.lists import begin  # noqa: PLC0415
+
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    lists = begin(cluster)  # read while these are imported
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
     from diflow.allocator.inspect.rows import job_rows, missing_queue_rows, queue_rows  # noqa: PLC0415
     from diflow.cli.output import print_data, printable  # noqa: PLC0415
 
-    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
-    seen = look(cluster)
+    seen = look(cluster, lists=lists)
     rows = job_rows(seen)
     waits = (row for row in rows if row.is_waiting)
     waiting = [(place, row) for place, row in enumerate(waits, 1) if namespace in (None, row.namespace)]
@@ -147,10 +150,13 @@ def top(
 
     if output in (Output.NAME, Output.WIDE):
         raise typer.BadParameter("-o is json or yaml here")
-    from diflow.allocator.inspect.observer import look  # noqa: PLC0415
+    from diflow.allocator.inspect.lists import begin  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
-    seen = look(cluster)
+    lists = begin(cluster)  # read while this is imported
+    from diflow.allocator.inspect.observer import look  # noqa: PLC0415
+
+    seen = look(cluster, lists=lists)
     if output is not None:
         from diflow.cli.output import print_data  # noqa: PLC0415
         from diflow.cli.topview import data  # noqa: PLC0415
@@ -181,11 +187,14 @@ def explain(
     The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read.
     """
     needs("allocator")
-    from diflow.allocator.inspect.explain import explanation  # noqa: PLC0415
+    from diflow.allocator.inspect.lists import begin  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     name = resolve(job, cluster)
-    for line in explanation(cluster, name, policy=policy or ""):
+    lists = begin(cluster)  # read while this is imported
+    from diflow.allocator.inspect.explain import explanation  # noqa: PLC0415
+
+    for line in explanation(cluster, name, policy=policy or "", lists=lists):
         say(line)
 
 

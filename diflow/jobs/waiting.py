@@ -29,6 +29,11 @@ _FEW: Final = 50
 """The most Workflows that are read one by one."""
 
 
+def list_heads(cluster: Cluster, *, labels: str, **where: Any) -> list[Object]:
+    """The metadata of the Workflows with these labels that wait for their first admission."""
+    return cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", metadata_only=True, **where)
+
+
 def each(
     cluster: Cluster,
     *,
@@ -50,7 +55,7 @@ def each(
     where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
     # In this order, a gang that is admitted between the requests is in one of them.
     if heads is None:
-        heads = cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", metadata_only=True, **where)
+        heads = list_heads(cluster, labels=labels, **where)
     heads = [head for head in heads if untrusted.sub(head, "metadata", "labels").get(keys.ADMITTED) == "false"]
     full = cluster.list_all(WORKFLOW, labels=f"{labels},{_OTHERS}", **where)
     full += _placed(cluster, heads, labels)

@@ -6,9 +6,10 @@ The API server takes as long to write a page of Workflows as Python to parse it:
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+
+from diflow.kube.ahead import Ahead
 
 _TAIL_BYTES: Final = 4096
 
@@ -18,10 +19,10 @@ def read(fetch: Callable[[str], bytes], parse: Callable[[bytes], dict[str, Any]]
     raw = fetch("")
     while True:
         token = continuation(raw)
-        ahead = _Ahead(fetch, token) if token else None
+        ahead = Ahead(fetch, token) if token else None
         page = parse(raw)
         if ahead is None and (token := (page.get("metadata") or {}).get("continue") or ""):
-            ahead = _Ahead(fetch, token)
+            ahead = Ahead(fetch, token)
         yield page
         if ahead is None:
             return
@@ -43,26 +44,3 @@ def continuation(raw: bytes) -> str:
     except (ValueError, KeyError):
         return ""
     return str(metadata.get("continue") or "")
-
-
-class _Ahead:
-    """A page that is being fetched, in a daemon thread."""
-
-    def __init__(self, fetch: Callable[[str], bytes], token: str) -> None:
-        self._raw = b""
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, args=(fetch, token), daemon=True)
-        self._thread.start()
-
-    def _run(self, fetch: Callable[[str], bytes], token: str) -> None:
-        try:
-            self._raw = fetch(token)
-        except Exception as error:
-            self._error = error
-
-    def result(self) -> bytes:
-        """Wait for the page. Raises the errors of `fetch`."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._raw

@@ -19,8 +19,8 @@ import urllib3
 
 from diflow import DIJob, Task
 from diflow.allocator.engine import seal
-from diflow.allocator.engine.cluster_state import MANAGED
 from diflow.allocator.engine.daemon import Allocator, Cycle
+from diflow.allocator.engine.selectors import MANAGED
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.policies.base import Policy, load_policy
 from diflow.allocator.policies.settings import PolicySettings

@@ -15,12 +15,12 @@ from diflow.allocator.engine.applications import (
     RUNNING_SECONDS,
     Applications,
 )
-from diflow.allocator.engine.cluster_state import MANAGED
 from diflow.allocator.engine.ended_jobs import ENDED, EndedJobs
 from diflow.allocator.engine.namespace_records import PASS_SECONDS
 from diflow.allocator.engine.node_pools import NodePools
 from diflow.allocator.engine.priors import REFRESH_SECONDS, Priors
 from diflow.allocator.engine.records import JobRead, read_workflow, trim_node, trim_workflow
+from diflow.allocator.engine.selectors import MANAGED
 from diflow.errors import LostLeadershipError
 from diflow.kube.kinds import CONFIG_MAP, NODE, WORKFLOW
 from diflow.kube.reflector import Reflector
