@@ -2,8 +2,9 @@
 
 A program's own output must not affect this. Argo shows the pod's status message if there is one (kubelet: evictions,
 rejections, shutdowns), else "<container>: <reason> (exit code n)", so each pattern is anchored at the start.
-Sources: kubelet's pkg/kubelet/{eviction,lifecycle,nodeshutdown,preemption} and Argo's inferFailedReason; the exit codes
-of the default rules are those of DLRover's job master.
+Sources: kubelet's pkg/kubelet/{eviction,lifecycle,nodeshutdown,preemption}, its kubelet_pods.go, containerd's
+pkg/cri/server/restart.go and Argo's inferFailedReason; the exit codes of the default rules are those of DLRover's job
+master.
 
 The patterns use the syntax that Go's regexp and Python's re share.
 """
@@ -26,6 +27,8 @@ UNCOUNTED_MESSAGES: Final = (
     # killed by SIGTERM or SIGKILL from outside: eviction by the API, preemption by the scheduler, a drained node.
     # Out of memory has a different reason, OOMKilled.
     "^(main|wait): Error [(]exit code (137|143)[)]",
+    # the node was restarted: its container runtime, or its kubelet, has not seen how the container ended
+    "^[a-z0-9-]+: (Unknown|ContainerStatusUnknown) [(]exit code ",
     # OutOfcpu, OutOfmemory, UnexpectedAdmissionError and the like
     "^Pod was rejected: ",
     # eviction by the kubelet under node pressure (a pod over its own limits has another message, and counts)
@@ -55,6 +58,7 @@ _END: Final = re.compile(r"[a-z0-9-]++: [A-Za-z]++ [(]exit code [0-9]++[)]")
 _MOST_KNOWN: Final = 32
 _LONGEST_KNOWN: Final = 120
 _OOM: Final = "OOMKilled"
+_UNSEEN: Final = ("Unknown", "ContainerStatusUnknown")
 _NO_DISRUPTION: Final = ("^Pod was rejected", "^Pod failed before", "^can.t find")
 _LONGEST: Final = 4096
 _REASONS: Final[Mapping[int, str]] = {
@@ -156,6 +160,8 @@ def reason_of(message: str) -> str:
     found = _CODE.match(message)
     if found is not None and found[2] == _OOM:
         return OUT_OF_MEMORY
+    if found is not None and found[2] in _UNSEEN:
+        return TAKEN_AWAY
     if found is not None:
         return _REASONS.get(int(found[3]), UNKNOWN)
     if _UNCOUNTED.match(message):

@@ -136,6 +136,10 @@ def test_a_replica_that_is_released_before_the_tail_runs_for_every_reader() -> N
         ("main: OOMKilled (exit code 137)", True),
         ("The node was low on resource: memory", False),
         ("main: Error (exit code 137)", False),
+        ("main: Error (exit code 255)", True),
+        ("main: Unknown (exit code 255)", False),
+        ("wait: Unknown (exit code 255)", False),
+        ("init: ContainerStatusUnknown (exit code 137): The container could not be located", False),
     ],
 )
 def test_what_a_program_writes_into_its_message_does_not_change_what_counts(message: str, *, counts: bool) -> None:
