@@ -42,6 +42,8 @@ Reason = Literal[
 PLACES_SECONDS = 120.0
 """How long the pods of an admitted job are created without gates. Argo looks at a Workflow after some seconds, and
 creates about a hundred pods a second."""
+EXECUTOR = "wait"
+"""Argo's container that reports how the main container has ended."""
 KILLED = 137
 """The exit code of a container that was killed (SIGKILL), or whose state is unknown."""
 
@@ -199,6 +201,10 @@ def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> W
     status: Json = {"phase": "Failed", "reason": "Released", "message": message}
     if not pod.host:
         status["conditions"] = [condition]
+    # The pod may have the name of one that was deleted before its executor had reported, as when its Node object was
+    # deleted: Argo would wait for that report for ever. Without a time of its end there is no back-off before a retry.
+    end = {"exitCode": KILLED, "reason": "Released", "message": message}
+    status["containerStatuses"] = [_terminated(EXECUTOR, "", end)]
     body = {"status": status}
     return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
 
@@ -209,12 +215,14 @@ def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | Non
     the executor's container has terminated."""
     write = fail(pod, job, message, note=note)
     end = {"exitCode": KILLED, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": at}
-    ended = {"imageID": "", "ready": False, "restartCount": 0, "state": {"terminated": end}}
     if pod.containers:
-        write.body["status"]["containerStatuses"] = [
-            {"name": name, "image": image, **ended} for name, image in pod.containers
-        ]
+        write.body["status"]["containerStatuses"] = [_terminated(name, image, end) for name, image in pod.containers]
     return write
+
+
+def _terminated(name: str, image: str, end: Json) -> Json:
+    state = {"terminated": end}
+    return {"name": name, "image": image, "imageID": "", "ready": False, "restartCount": 0, "state": state}
 
 
 def update_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:

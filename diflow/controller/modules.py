@@ -21,6 +21,7 @@ Json = dict[str, Any]
 _ENDED: Final = ("Succeeded", "Failed")
 _WHY: Final = "it is not wanted any more"
 _KILLED: Final = 137
+_EXECUTOR: Final = "wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +83,26 @@ def stopped() -> Json:
 
 def failed(pod: Json, *, now: str) -> Json:
     """The patch of the status by which a pod ends that has not started. Argo waits until the containers of a pod that
-    is bound to a node have terminated."""
+    is bound to a node have terminated; and the executor of any pod, if an earlier one of its name did not report."""
     status: Json = {"phase": "Failed", "reason": "Released", "message": _WHY}
     if not untrusted.sub(pod, "spec").get("nodeName"):
         condition = {"type": "PodScheduled", "status": "False", "reason": "Released", "message": _WHY}
-        return {"status": {**status, "conditions": [condition]}}
-    end = {"exitCode": _KILLED, "reason": "ContainerStatusUnknown", "message": _WHY, "finishedAt": now}
+        status["conditions"] = [condition]
+    end = {"exitCode": _KILLED, "reason": "ContainerStatusUnknown", "message": _WHY}
     containers = list(untrusted.mappings(untrusted.sub(pod, "status").get("containerStatuses")))
     if containers:
-        status["containerStatuses"] = [
-            {
-                "name": one.get("name"),
-                "image": one.get("image", ""),
-                "imageID": "",
-                "ready": False,
-                "restartCount": 0,
-                "state": {"terminated": end},
-            }
-            for one in containers
-        ]
+        end["finishedAt"] = now
+    status["containerStatuses"] = [
+        {
+            "name": one.get("name"),
+            "image": one.get("image", ""),
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": {"terminated": end},
+        }
+        for one in containers or [{"name": _EXECUTOR}]
+    ]
     return {"status": status}
 
 

@@ -365,7 +365,20 @@ def test_what_is_written_off_ends_with_its_containers_or_argo_would_wait_for_the
     for status in ends:
         assert status["state"]["terminated"]["exitCode"] == 137
         assert status["state"]["terminated"]["finishedAt"] == timestamp(NOW)
-    assert "containerStatuses" not in second.body["status"]
+    assert executor(second) == ("wait", 137, None)
+
+
+def test_a_pod_that_never_began_ends_with_its_executor_as_one_of_its_name_may_have_begun_before() -> None:
+    """A pod whose Node object is deleted goes before its executor reports. Argo makes it again under its name."""
+    (ended,) = out(job(read(current="2"), pod("w-0", round="1")))
+    assert ended.body["status"]["phase"] == "Failed"
+    assert executor(ended) == ("wait", 137, None), "without an end there is no back-off before a retry"
+
+
+def executor(write: Write) -> tuple[str, int, str | None]:
+    (status,) = write.body["status"]["containerStatuses"]
+    end = status["state"]["terminated"]
+    return status["name"], end["exitCode"], end.get("finishedAt")
 
 
 def test_a_pod_that_is_not_bound_for_too_long_loses_its_place() -> None:
