@@ -16,6 +16,7 @@ DATA ?=
 MINUTES ?= 5
 SEED ?= 1
 POLICY ?= fit
+NODES ?= 1
 # Tests on the clusters wait more than they work (tests/conftest.py): more of them than there are processors.
 PROCESSES ?= 5
 PIP_AUDIT ?= 2.10.1
@@ -85,8 +86,9 @@ slow: $(VENV)/.ready ## the other tests that need no cluster: many random cases,
 	$(BIN)/python -m pytest -n auto -m "slow and not cluster"
 
 .PHONY: chaos
-chaos: $(VENV)/.ready ## random operations and faults on jobs of a real cluster, and what must hold (MINUTES=5 SEED=1 POLICY=fit ARGO=4.0.2)
-	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) --policy $(POLICY) --argo $(ARGO)
+chaos: $(VENV)/.ready ## random operations and faults on jobs of a real cluster, and what must hold (MINUTES=5 SEED=1 POLICY=fit ARGO=4.0.2; NODES=2: a second one fails)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) --policy $(POLICY) --argo $(ARGO) \
+	  --nodes $(NODES)
 
 .PHONY: laws
 laws: $(VENV)/.ready ## judge the policies on 100,000 snapshots and health on 10,000 job hours; `make test` takes 1,000 (45 minutes)

@@ -1,23 +1,24 @@
-"""`python -m tests.chaos [--seed N] [--minutes M] [--policy NAME] [--argo VERSION]`: exit code 1 if something is wrong.
+"""`python -m tests.chaos [--seed N] [--minutes M] [--policy NAME] [--argo VERSION] [--nodes 2]`.
 
-Works on the cluster of DIFLOW_TEST_KUBECONFIG, or on a new one that is deleted at the end.
+Exit code 1 if something is wrong. Works on the cluster of DIFLOW_TEST_KUBECONFIG, or on a new one that is deleted at
+the end.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.chaos.known import GPU, GPUS
+from tests.chaos.known import GPUS
 from tests.chaos.operations import Operations
+from tests.chaos.second import SecondNode, give, second_node
 from tests.chaos.watching import Watcher, judge
 from tests.clusters import ROOT, cluster, wait_until
 from tests.e2e.allocators import Daemon
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--policy", default="fit", help="the allocator's (default: %(default)s)")
     parser.add_argument("--argo", default="4.0.2", help="the version of Argo Workflows (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, choices=(1, 2), default=1, help="2: the second one fails (default: 1)")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="diflow-chaos-"))
     _print(f"logs: {folder}")
@@ -44,28 +46,28 @@ def main() -> int:
         live = Live(found, namespace)
         install(live)
         live.kubectl("apply", "-k", str(ROOT / "manifests" / "jobs"))
-        with _gpus(live):
-            return _run(live, folder, seed=options.seed, seconds=60 * options.minutes, policy=options.policy)
+        with ExitStack() as nodes:
+            names = [live.node()["metadata"]["name"]]
+            if options.nodes > 1:
+                names.append(nodes.enter_context(second_node(live, names[0])))
+            nodes.enter_context(_gpus(live, names))
+            return _run(live, folder, names[1:], seed=options.seed, seconds=60 * options.minutes, policy=options.policy)
 
 
 @contextmanager
-def _gpus(live: Live) -> Iterator[None]:
-    """The node has GPUs, and takes pods at the end, whatever interrupted the run."""
-    node = live.node()["metadata"]["name"]
-
-    def give(count: str | None) -> None:
-        patch = json.dumps({"status": {"capacity": {GPU: count}, "allocatable": {GPU: count}}})
-        live.cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
-
-    give(str(GPUS))
+def _gpus(live: Live, nodes: list[str]) -> Iterator[None]:
+    """The nodes have GPUs, and take pods at the end, whatever interrupted the run."""
+    for node in nodes:
+        give(live, node, str(GPUS // len(nodes)))
     try:
         yield
     finally:
-        give(None)
-        live.cluster.kubectl("uncordon", node)
+        for node in nodes:
+            give(live, node, None)
+            live.cluster.kubectl("uncordon", node)
 
 
-def _run(live: Live, folder: Path, *, seed: int, seconds: float, policy: str) -> int:
+def _run(live: Live, folder: Path, others: list[str], *, seed: int, seconds: float, policy: str) -> int:
     began = time.monotonic()
     complaints: list[str] = []
 
@@ -85,12 +87,14 @@ def _run(live: Live, folder: Path, *, seed: int, seconds: float, policy: str) ->
         allocator.until_leading()
         with controller(live, folder / "controller.log") as objects:
             chance = random.Random(seed)
-            run = Operations(live, allocator, objects, folder, chance, now, say, complain)
-            with Watcher(live, run.jobs, now, complain):
+            second = SecondNode(live, others[0], GPUS // 2, chance, now, say) if others else None
+            run = Operations(live, allocator, objects, folder, chance, now, say, complain, second)
+            with Watcher(live, run.jobs, now, complain, second), _mended(second):
                 while now() < seconds:
                     run.step()
                     time.sleep(chance.choice([0.1, 0.5, 1.0, 2.0]))
                 say("no more operations")
+                _mend(second)
                 _until_ended(run)
             time.sleep(CLEANED_SECONDS)
             judge(live, run.jobs, complain)
@@ -104,6 +108,21 @@ def _run(live: Live, folder: Path, *, seed: int, seconds: float, policy: str) ->
             complain(f"a traceback in {folder / log}")
     _print("\n  ".join([f"{len(run.jobs)} jobs, {len(complaints)} faults", *complaints]))
     return 1 if complaints else 0
+
+
+@contextmanager
+def _mended(second: SecondNode | None) -> Iterator[None]:
+    """Whatever interrupted the run, the second node is left as it was."""
+    try:
+        yield
+    finally:
+        _mend(second)
+
+
+def _mend(second: SecondNode | None) -> None:
+    if second is not None:
+        second.end()
+        wait_until("the second node is whole again", second.is_whole, timeout=120)
 
 
 def _until_ended(run: Operations) -> None:

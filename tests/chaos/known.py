@@ -11,7 +11,7 @@ from tests.builders import template
 
 GPU = "nvidia.com/gpu"
 GPUS = 8
-"""Of the node on which all jobs run."""
+"""Of all nodes together: with two nodes, each has half of them."""
 FAILS = "/tmp/fails"
 """A replica in which this file exists exits with 3."""
 Way = Literal["argo", "kubectl", "diflow", "dijob"]

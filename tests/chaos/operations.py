@@ -15,6 +15,7 @@ from diflow import keys
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import render, to_yaml
 from tests.chaos.known import FAILS, Known, random_job
+from tests.chaos.second import SecondNode
 from tests.clusters import CommandError
 from tests.e2e.allocators import Daemon
 from tests.e2e.live import ENDED, Live, pod_name
@@ -37,11 +38,16 @@ class Operations:
     now: Callable[[], float]
     say: Callable[[str], None]
     complain: Callable[[str], None]
+    second: SecondNode | None = None
     jobs: dict[str, Known] = field(default_factory=dict)
 
     def step(self) -> None:
         """Do one operation."""
-        choose = self.chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        weights = dict(_WEIGHTS)
+        if self.second is not None:
+            self.second.step()
+            weights[Operations.misfortune] = _MISFORTUNE
+        choose = self.chance.choices(list(weights), list(weights.values()))[0]
         choose(self)
 
     def phase(self, name: str) -> str:
@@ -170,6 +176,8 @@ class Operations:
     def fail(self) -> None:
         """A replica exits with 3."""
         pod = self._pod("Running")
+        if pod and self.second is not None and self.second.silent_since and self._is_on_second(pod):
+            return  # no kubelet would carry the command out
         if pod and (job := self.jobs.get(pod["metadata"]["labels"][keys.JOB])):
             job.failures += 1
             self._kubectl("exec", pod_name(pod), "-c", "main", "--", "touch", FAILS)
@@ -200,14 +208,22 @@ class Operations:
         self.live.cluster.kubectl("-n", "argo", "delete", "pod", "-l", "app=workflow-controller", "--wait=false")
 
     def cordon(self) -> None:
-        """The only node takes no pods for a while."""
+        """The first node takes no pods for a while."""
         node = self.live.node()["metadata"]["name"]
         self.say("cordon the node")
         self.live.cluster.kubectl("cordon", node)
         time.sleep(self.chance.choice([2, 8]))
         self.live.cluster.kubectl("uncordon", node)
 
+    def misfortune(self) -> None:
+        """Of the second node."""
+        if self.second is not None:
+            self.second.misfortune()
+
     # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _is_on_second(self, pod: Json) -> bool:
+        return self.second is not None and pod["spec"].get("nodeName") == self.second.name
 
     def _any(self, which: Callable[[Known], bool] = lambda _: True) -> str:
         found = [name for name, job in self.jobs.items() if not job.deleted and which(job)]
@@ -293,3 +309,5 @@ _WEIGHTS: dict[Callable[[Operations], None], float] = {
     Operations.restart_argo: 0.5,
     Operations.cordon: 0.5,
 }
+_MISFORTUNE = 8.0
+"""The weight of a misfortune of the second node, of which there is one at a time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +12,7 @@ from diflow.errors import DiflowError
 from diflow.jobs import lookup
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.chaos.known import GPUS, Known
+from tests.chaos.second import SecondNode
 from tests.e2e.live import Live, pod_name
 
 PARTIAL_SECONDS = 60.0
@@ -28,9 +29,15 @@ class Watcher:
     """Looks at all pods each three seconds. Each fault of a job is reported once."""
 
     def __init__(
-        self, live: Live, jobs: Mapping[str, Known], now: Callable[[], float], complain: Callable[[str], None]
+        self,
+        live: Live,
+        jobs: Mapping[str, Known],
+        now: Callable[[], float],
+        complain: Callable[[str], None],
+        second: SecondNode | None = None,
     ) -> None:
         self._live, self._jobs, self._now, self._complain = live, jobs, now, complain
+        self._second = second
         self._partial: dict[str, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -57,21 +64,37 @@ class Watcher:
         pods: dict[str, list[Json]] = defaultdict(list)
         for pod in self._live.api.list_all(POD, namespace=space, labels=keys.JOB):
             pods[pod["metadata"]["labels"][keys.JOB]].append(pod)
-        running = sum(pod["status"].get("phase") == "Running" for of_job in pods.values() for pod in of_job)
-        if running > GPUS:
-            self._complain(f"{running} pods run on {GPUS} GPUs")
+        running = Counter(
+            pod["spec"].get("nodeName")
+            for of_job in pods.values()
+            for pod in of_job
+            if pod["status"].get("phase") == "Running"
+        )
+        most = GPUS if self._second is None else GPUS // 2
+        for node, count in running.items():
+            if count > most:
+                self._complain(f"{count} pods run on {most} GPUs of {node}")
         now = self._now()
         for name, job in list(self._jobs.items()):
             self._gang(name, job, pods.get(name, []), now)
             left = [pod_name(pod) for pod in pods.get(name, [])]
-            if job.deleted and now - job.deleted > LEFT_SECONDS and left:
+            if job.deleted and now - self._since(job.deleted, now) > LEFT_SECONDS and left:
                 self._once(job, f"{name} was deleted, and its pods are left: {left}")
-            if not job.deleted and now - job.submitted > GONE_SECONDS and name not in names:
+            if not job.deleted and now - self._since(job.submitted, now) > GONE_SECONDS and name not in names:
                 self._once(job, f"{name} has no Workflow")
 
+    def _since(self, then: float, now: float) -> float:
+        return then if self._second is None else self._second.since(then, now)
+
+    def _is_excused(self, pod: Json, now: float) -> bool:
+        second = self._second
+        return second is not None and pod["spec"].get("nodeName") == second.name and second.excuses_pods(now)
+
     def _gang(self, name: str, job: Known, pods: list[Json], now: float) -> None:
-        phases = {pod["status"].get("phase") for pod in pods if "deletionTimestamp" not in pod["metadata"]}
-        if not job.is_gang or not {"Running", "Pending"} <= phases:
+        live = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        phases = {pod["status"].get("phase") for pod in live}
+        unheard = [pod for pod in live if pod["status"].get("phase") in ("Running", "Pending")]
+        if not job.is_gang or not {"Running", "Pending"} <= phases or any(self._is_excused(p, now) for p in unheard):
             self._partial.pop(name, None)
         elif now - self._partial.setdefault(name, now) > PARTIAL_SECONDS:
             self._once(job, f"{name} is a gang of which only some replicas have run for {PARTIAL_SECONDS:.0f} s")
