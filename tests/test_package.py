@@ -130,6 +130,7 @@ def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return environment(tmp_path_factory.mktemp("bare"), built.wheel, set())
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_every_room(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as packed:
         held = {name for name in packed.namelist() if ".dist-info/" not in name and not name.endswith("/")}
@@ -145,6 +146,7 @@ def test_the_sdist_holds_them_once_and_what_a_reader_needs(built: Built) -> None
     assert not [name for name in held if name.startswith(("workflows", "allocator", "server", "tests"))]
 
 
+@pytest.mark.slow
 def test_every_room_can_be_imported_from_the_wheel_alone(full: Environment) -> None:
     assert len(MODULES) > 150
     told = full.output(
@@ -165,6 +167,7 @@ def test_the_command_is_there_and_says_the_version(bare: Environment) -> None:
     assert bare.output("-m", "diflow", "--version").strip() == f"diflow {__version__}"
 
 
+@pytest.mark.slow
 def test_the_bare_package_renders_and_says_what_simulate_lacks(bare: Environment) -> None:
     assert "kind: Workflow" in bare.output("-m", "diflow", "render", JOB)
     done = bare.run("-m", "diflow", "simulate", JOB)
@@ -173,6 +176,7 @@ def test_the_bare_package_renders_and_says_what_simulate_lacks(bare: Environment
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_wheel_with_its_extras_renders_and_simulates(
     full: Environment,
     profiles: Path,  # noqa: F811

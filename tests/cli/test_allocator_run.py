@@ -115,6 +115,7 @@ def release(diflow: Cli) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_it_leads_serves_its_pages_and_gives_the_lease_back_when_told_to_end(
     diflow: Cli, daemon: Callable[..., Daemon]

@@ -333,6 +333,7 @@ def test_many_idle_nodes_are_one_line(diflow: Cli) -> None:
     assert len(text.splitlines()) < 12
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_top_on_a_terminal_follows_the_cluster_until_ctrl_c(busy: Cli) -> None:
     ours, theirs = pty.openpty()

@@ -925,6 +925,7 @@ def test_an_object_that_changes_while_its_status_is_written_keeps_both(at: Lab) 
     assert at.status()["profilings"] == {"speed": 1}
 
 
+@pytest.mark.slow
 def test_a_job_that_raises_does_not_stop_the_others(at: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     from diflow.controller import statuses
 

@@ -43,6 +43,7 @@ def process(diflow: Cli) -> Iterator[tuple[Daemon, int]]:
     made.process.stdout.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_it_leads_runs_jobs_serves_its_pages_and_gives_the_lease_back(diflow: Cli, process: tuple[Daemon, int]) -> None:
     one, port = process
@@ -61,6 +62,7 @@ def test_it_leads_runs_jobs_serves_its_pages_and_gives_the_lease_back(diflow: Cl
     assert diflow.api.objects[LEASE.path(SYSTEM)][keys.CONTROLLER]["spec"]["holderIdentity"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_it_ends_when_another_process_has_become_the_leader(diflow: Cli, process: tuple[Daemon, int]) -> None:
     one, _ = process

@@ -63,6 +63,7 @@ def test_noise_is_refused_with_an_error_of_ours(data: bytes) -> None:
         _decode(data)
 
 
+@pytest.mark.slow
 @given(text=st.recursive(NUMBERS | st.text() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
 def test_a_strange_description_of_the_arrays_is_refused(text: object) -> None:
     body = json.dumps({"fields": {}, "arrays": [text]}).encode()

@@ -71,6 +71,7 @@ def play(at: Lab, moment: Moment) -> None:
             at.cluster.finish(pod["metadata"]["name"])
 
 
+@pytest.mark.slow
 def test_at_each_moment_every_queue_has_what_it_deserves_in_time_and_the_commands_say_so(
     at: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -769,6 +769,7 @@ def _some(api: FakeApi, request: Request, chance: random.Random) -> list[str]:
     return lines + ([CUT] if chance.random() < 0.5 else [])
 
 
+@pytest.mark.slow
 def test_a_workflow_far_larger_than_what_is_kept_of_it_does_not_stay_in_memory(api: FakeApi) -> None:
     import gc
     import tracemalloc

@@ -248,6 +248,7 @@ def remembered(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
     return replace(snapshot, job_profile=tuple(profiles))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_laws_hold_with_priors_of_every_kind(name: str) -> None:
     policy, rng = load_policy(name), np.random.default_rng(5)

@@ -309,6 +309,7 @@ def test_a_gang_above_its_queues_share_starts_while_no_other_job_asks_and_is_kep
     assert got == ({"b": 1, "a": 6, "c": 0, "d": 0} if got["a"] else {"b": 1, "a": 0, "c": 3, "d": 3})
 
 
+@pytest.mark.slow
 def test_with_one_queue_fair_with_goodput_decides_as_goodput_does() -> None:
     one, other = load_policy("goodput"), load_policy("fair+goodput")
     seen = 0
@@ -464,6 +465,7 @@ def test_a_preemption_inside_a_queue_that_costs_its_guarantee_is_not_compensated
     assert queues_hold(snapshot, fair(snapshot)) == []
 
 
+@pytest.mark.slow
 def test_where_no_exchange_is_worth_it_idle_capacity_is_still_given() -> None:
     *_, snapshot = queue_clusters(4, 1709)
     plan = fair(snapshot)
@@ -529,6 +531,7 @@ def test_what_a_stopped_job_does_to_its_queue_is_part_of_the_exchange(sure: int)
     assert found == ({"often": 5, "first": 3, "claims": 0} if sure else {"often": 0, "first": 3, "claims": 5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "number"), [(15, 1223), (18, 1078), (1005, 2003), (1008, 1775)])
 def test_what_takes_the_place_of_a_stopped_job_is_judged_too(seed: int, number: int) -> None:
     *_, snapshot = queue_clusters(seed, number + 1)

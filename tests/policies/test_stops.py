@@ -77,6 +77,7 @@ def test_two_jobs_do_not_exchange_their_pools_in_each_cycle(policy: str) -> None
     assert not laws.settles(ask, snapshot, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [lives, pool_clusters])
 def test_a_plan_does_not_change_the_values_by_which_the_next_one_is_made(of: object) -> None:
     ask, tables, settings = load_policy("goodput").optimize, PoolTables(), PolicySettings()

@@ -61,6 +61,7 @@ def test_a_job_that_cannot_grow_by_a_unit_keeps_what_it_has(policy: str) -> None
     assert counts(snapshot, plan) == {"a": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_in_random_clusters_each_plan_is_valid_and_has_multiples(policy: str) -> None:
     rng = np.random.default_rng(7)
@@ -88,6 +89,7 @@ def test_in_random_clusters_each_plan_is_valid_and_has_multiples(policy: str) ->
     assert rounded > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_units_of_some_jobs_do_not_shrink_another_one_that_runs(policy: str) -> None:
     known, calls = load_policy(policy), list[int]()

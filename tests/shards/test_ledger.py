@@ -155,6 +155,7 @@ def test_the_workers_are_bounded_and_lost_units_are_given_out_all_the_same(monke
     assert units(ask(ledger, "d", now=SECONDS + 6, wants=1)) == [0]
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 def test_requests_at_one_time_have_the_answers_that_they_have_one_by_one(random: Random) -> None:
     """Lost workers are looked for once for all of them."""
@@ -228,6 +229,7 @@ def test_a_text_that_no_server_wrote_is_refused(change: Any) -> None:
         Ledger.read({**GOOD, **change})
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
 def test_a_model_that_goes_on_from_its_checkpoints_has_each_unit_once(random: Random) -> None:
@@ -267,6 +269,7 @@ KEYS = st.sampled_from(["format", "at", "datasets", "train", "size", "held"])
 LEAVES = st.none() | st.booleans() | st.integers() | st.text()
 
 
+@pytest.mark.slow
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
 def test_any_json_is_read_or_refused(value: Any) -> None:
     try:
@@ -425,6 +428,7 @@ class Shards(RuleBasedStateMachine):
         assert {unit for unit, times in self.done.items() if times > 1} <= self.may_repeat
 
 
+@pytest.mark.slow
 def test_long_histories() -> None:
     """The same in the proportions of a real job: mostly work, and a lease that ends or a worker that dies at times."""
     for seed in range(300):
@@ -458,5 +462,5 @@ def test_long_histories() -> None:
         machine.teardown()
 
 
-TestShards = Shards.TestCase
+TestShards = pytest.mark.slow(Shards.TestCase)
 TestShards.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

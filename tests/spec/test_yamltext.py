@@ -64,6 +64,7 @@ def test_awkward_texts_are_written_as_the_library_writes_them(width: int, ascii_
         assert written == library(data, width=width, ascii_only=ascii_only), data
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(_VALUES, st.sampled_from([20, 120, 65_536]), st.booleans())
 @example([], 120, False)

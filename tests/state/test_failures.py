@@ -244,6 +244,7 @@ messages = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(given_rules, max_size=4).map(tuple), messages, st.booleans(), st.booleans())
 @settings(max_examples=400)
 def test_argo_counts_what_the_readers_count(

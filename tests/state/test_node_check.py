@@ -216,6 +216,7 @@ def test_entries_that_are_none_are_left_out() -> None:
     assert record.entries[0].unmet == ()
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(max_size=9),

@@ -77,6 +77,7 @@ def test_broken_compressed_nodes_count_as_none() -> None:
     assert derive(workflow).phase == "Pending"
 
 
+@pytest.mark.slow
 def test_nodes_that_unpack_to_more_than_argo_packs_count_as_none() -> None:
     """A user may write that field: 200 KiB of it must not take the reader's memory."""
     workflow = busy().compressed()

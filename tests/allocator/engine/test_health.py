@@ -132,6 +132,7 @@ def test_a_server_that_is_away_makes_no_rank_silent(at: Lab) -> None:
     assert set(reasons(at)) == {"Admitted", "Unhealthy", "Healthy"}
 
 
+@pytest.mark.slow
 def test_a_job_that_no_server_hears_is_told_so_and_left_alone(at: Lab) -> None:
     starts(at, healthy(action="restart"))
     old = uids(at)
@@ -156,6 +157,7 @@ def test_a_job_of_which_some_replicas_have_ended_is_well_again_when_the_others_a
     programs.until(lambda: not says(at), "it is well again", seconds=120)
 
 
+@pytest.mark.slow
 def test_replicas_of_a_fixed_job_that_stand_are_started_again_and_nothing_is_counted(at: Lab) -> None:
     starts(at, healthy(action="restart"))
     programs = Programs(at, "one", steady)
@@ -206,6 +208,7 @@ def test_of_replicas_that_work_alone_only_the_one_that_stands_is_started_again(a
     }
 
 
+@pytest.mark.slow
 def test_an_elastic_job_that_stands_gets_a_new_round_on_its_nodes(at: Lab) -> None:
     starts(at, elastic())
     programs = Programs(at, "one", steady)
@@ -222,6 +225,7 @@ def test_an_elastic_job_that_stands_gets_a_new_round_on_its_nodes(at: Lab) -> No
     assert at.cluster.restarts("one") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [healthy(action="restart"), elastic()], ids=["fixed", "elastic"])
 def test_a_job_that_hangs_again_and_again_is_restarted_as_often_as_it_may(at: Lab, given: DIJob) -> None:
     starts(at, given)
@@ -252,6 +256,7 @@ def test_before_its_first_step_a_job_has_more_time(at: Lab) -> None:
     assert says(at) == "no step for 30m: all 4 replicas"
 
 
+@pytest.mark.slow
 def test_where_one_rank_speaks_for_all_the_others_are_not_judged_but_started_with_it(at: Lab) -> None:
     starts(at, healthy(action="restart"))
     programs = Programs(at, "one", lambda rank, seconds: int(seconds) if rank == 0 else None)
@@ -262,6 +267,7 @@ def test_where_one_rank_speaks_for_all_the_others_are_not_judged_but_started_wit
     programs.until(lambda: not set(old.values()) & set(uids(at).values()), "all are new", seconds=900)
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_named_and_a_node_that_is_slow_for_several_jobs_too() -> None:
     port = {"containerPort": 7777, "hostPort": 7777}
     with lab() as at:

@@ -214,10 +214,12 @@ def test_many_unhealthy_jobs_are_reported_a_few_at_a_time_those_of_the_namespace
     assert found.counts == {"stalled": 41}, "all are known from the first look on"
 
 
+@pytest.mark.slow
 def test_noisy_jobs_that_save_and_evaluate_raise_no_alarm() -> None:
     assert false_alarms(jobs=12, hours=6) == []
 
 
+@pytest.mark.slow
 def test_the_ten_minutes_of_dlrover_would_raise_some() -> None:
     """Between two steps there are the ten minutes of a checkpoint, and the rest of a step or of the time to the next
     report."""
@@ -283,6 +285,7 @@ def late(seed: int, *, silent: bool) -> float:
     raise AssertionError("it was not found")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "stalled"])
 def test_a_hang_is_found_within_30_s_of_its_deadline_and_not_before(silent: bool) -> None:
     delays = [late(seed, silent=silent) for seed in range(12)]

@@ -178,6 +178,7 @@ def test_an_argo_that_lags_behind_ends_where_another_would(play: str) -> None:
                 assert got[name][key] == state[key], f"{key} of {name}, when Argo is {lag:g} s late"
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_of_a_restart_while_argo_is_late_it_ends_where_it_would_have_ended() -> None:
     prepare, scenes = PLAYS["a failed replica"]
     undisturbed = Crash(at=0, is_sent=False)

@@ -117,6 +117,7 @@ def test_a_replica_that_comes_back_and_does_not_start_leaves_the_others_alone() 
         assert at.cluster.problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preemptible", [False, True])
 def test_a_job_that_starts_nowhere_does_not_move_others_again_and_again(preemptible: bool) -> None:
     names = [f"n{number:02d}" for number in range(8)]

@@ -172,6 +172,7 @@ def test_an_api_server_that_does_not_read_the_lease_any_more_refuses_nothing(at:
     assert {status for _, _, status in second.line.writes()} == {200}
 
 
+@pytest.mark.slow
 def test_many_jobs_are_changed_while_decisions_are_made_and_those_that_wait_come_first(at: Lab) -> None:
     for i in range(100):
         at.cluster.submit(job(f"runs-{i:03}", task(cpu="20m")))

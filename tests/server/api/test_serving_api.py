@@ -188,6 +188,7 @@ def test_the_metrics_hold_nothing_of_what_was_sent(found: Whole) -> None:
             assert talk(port, request("GET", path, close=True)).only.status == 200
 
 
+@pytest.mark.slow
 def test_rbac_allows_it_what_it_asks_for_and_nothing_else(found: Whole) -> None:
     person = found.place.authority.person("eve", ("patch", "default", "elastic"), ("get", "default", "mixed"))
     assert found.ask("GET", MIXED, token=person).status == 200

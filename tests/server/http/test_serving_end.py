@@ -7,6 +7,8 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.server.processes import served, until
 from tests.server.wire import connect, get, one, request, talk
 
@@ -61,6 +63,7 @@ def _ended(sock: socket.socket) -> bool:
         sock.settimeout(60)
 
 
+@pytest.mark.slow
 def test_under_load_no_request_that_was_accepted_is_lost() -> None:
     with served(drain_seconds=1.0) as server:
         callers = [Caller(server.port) for _ in range(8)]

@@ -274,6 +274,7 @@ def test_a_connection_is_not_used_for_ever(hasty: Served) -> None:
     assert [answer.fields.get("connection") for answer in answers] == [None, None, None, None, "close"]
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_in_the_middle_costs_nothing(server: Served) -> None:
     before = server.metric("diflow_server_connections")
     for sent in (b"GET /hel", request("POST", "/echo", b"0123456789")[:-5], request("GET", "/slow?seconds=0.2")):

@@ -357,6 +357,7 @@ def test_the_page_has_landmarks_and_a_way_around_for_the_keyboard(open_page: Ope
     assert page.locator("html").get_attribute("lang") == "en"
 
 
+@pytest.mark.slow
 def test_a_thousand_jobs_on_two_hundred_nodes_stay_usable(open_page: Opener, stage: Stage) -> None:
     one = cluster_state([MadeJob("job", {"w": 1}).pod("w", 0, made=9, ready=9, node="n-0")], [made_node("n-0")])
     job, pod, node = one.jobs[0], one.pods[0], one.nodes[0]
