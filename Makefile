@@ -77,9 +77,10 @@ tests: $(VENV)/.ready
 	  --cov=diflow --cov-report= --cov-report=json:out/coverage.json
 	$(BIN)/python -m tests.coverage_by_room out/coverage.json
 
+# Half of the time of these tests is waiting.
 .PHONY: unit
 unit: $(VENV)/.ready ## what a contributor runs first: the tests that need no cluster, without the slow ones
-	$(BIN)/python -m pytest -n auto -m "not cluster and not slow"
+	$(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(2 * os.cpu_count())') -m "not cluster and not slow"
 
 .PHONY: slow
 slow: $(VENV)/.ready ## the other tests that need no cluster: many random cases, crashes at each write, simulations
