@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.controller.modules import todo
+from diflow.controller.modules import failed, todo
 from diflow.errors import UnavailableError
 from diflow.jobs import v1alpha1
 from diflow.jobs.dijobs import DIJOB
@@ -306,3 +306,19 @@ def test_an_edited_parameter_makes_no_writes() -> None:
         assert found is not None
         assert found.problem
         assert todo(workflow, found, list(at.pods().values()), policy="Running").patch is None
+
+
+def ended_containers(status: dict[str, Any]) -> dict[str, str | None]:
+    """When each container of a patched status ended."""
+    return {one["name"]: one["state"]["terminated"].get("finishedAt") for one in status["containerStatuses"]}
+
+
+def test_a_pod_that_is_ended_ends_with_the_containers_on_which_argo_waits() -> None:
+    at = "2026-01-01T00:00:00Z"
+    bound = {"spec": {"nodeName": "a"}, "status": {"containerStatuses": [{"name": "main"}, {"name": "wait"}]}}
+    status = failed(bound, now=at)["status"]
+    assert (status["phase"], "conditions" in status) == ("Failed", False)
+    assert ended_containers(status) == {"main": at, "wait": at}
+    gated = failed({"spec": {}}, now=at)["status"]
+    assert (gated["phase"], gated["conditions"][0]["reason"]) == ("Failed", "Released")
+    assert ended_containers(gated) == {"wait": None}, "an earlier pod of its name may not have reported; no back-off"
