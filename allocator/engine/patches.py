@@ -12,6 +12,7 @@ from diflow.bounds import MOST_MOVES
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
+from diflow.state.endedpods import EXECUTOR, terminated
 from diflow.state.exclusions import Exclusions
 from diflow.state.parameters import ADMITTED
 from diflow.state.patches import canonical_json, live, merged
@@ -42,10 +43,6 @@ Reason = Literal[
 PLACES_SECONDS = 120.0
 """How long the pods of an admitted job are created without gates. Argo looks at a Workflow after some seconds, and
 creates about a hundred pods a second."""
-EXECUTOR = "wait"
-"""Argo's container that reports how the main container has ended."""
-KILLED = 137
-"""The exit code of a container that was killed (SIGKILL), or whose state is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +200,7 @@ def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> W
         status["conditions"] = [condition]
     # The pod may have the name of one that was deleted before its executor had reported, as when its Node object was
     # deleted: Argo would wait for that report for ever. Without a time of its end there is no back-off before a retry.
-    end = {"exitCode": KILLED, "reason": "Released", "message": message}
-    status["containerStatuses"] = [_terminated(EXECUTOR, "", end)]
+    status["containerStatuses"] = [terminated(EXECUTOR, "", reason="Released", message=message)]
     body = {"status": status}
     return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
 
@@ -214,15 +210,12 @@ def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | Non
     cannot find (`at`: the time in RFC 3339). Argo waits for the report of a pod's executor until the status says that
     the executor's container has terminated."""
     write = fail(pod, job, message, note=note)
-    end = {"exitCode": KILLED, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": at}
     if pod.containers:
-        write.body["status"]["containerStatuses"] = [_terminated(name, image, end) for name, image in pod.containers]
+        write.body["status"]["containerStatuses"] = [
+            terminated(name, image, reason="ContainerStatusUnknown", message=message, at=at)
+            for name, image in pod.containers
+        ]
     return write
-
-
-def _terminated(name: str, image: str, end: Json) -> Json:
-    state = {"terminated": end}
-    return {"name": name, "image": image, "imageID": "", "ready": False, "restartCount": 0, "state": state}
 
 
 def update_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:

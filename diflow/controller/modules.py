@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from diflow import keys
 from diflow.state import modules, nodenames, nodes, untrusted
+from diflow.state.endedpods import EXECUTOR, terminated
 from diflow.state.modules import Modules
 from diflow.state.nodenames import NodeName
 
@@ -20,8 +21,6 @@ Json = dict[str, Any]
 
 _ENDED: Final = ("Succeeded", "Failed")
 _WHY: Final = "it is not wanted any more"
-_KILLED: Final = 137
-_EXECUTOR: Final = "wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +87,11 @@ def failed(pod: Json, *, now: str) -> Json:
     if not untrusted.sub(pod, "spec").get("nodeName"):
         condition = {"type": "PodScheduled", "status": "False", "reason": "Released", "message": _WHY}
         status["conditions"] = [condition]
-    end = {"exitCode": _KILLED, "reason": "ContainerStatusUnknown", "message": _WHY}
     containers = list(untrusted.mappings(untrusted.sub(pod, "status").get("containerStatuses")))
-    if containers:
-        end["finishedAt"] = now
+    at = now if containers else ""
     status["containerStatuses"] = [
-        {
-            "name": one.get("name"),
-            "image": one.get("image", ""),
-            "imageID": "",
-            "ready": False,
-            "restartCount": 0,
-            "state": {"terminated": end},
-        }
-        for one in containers or [{"name": _EXECUTOR}]
+        terminated(one.get("name"), one.get("image", ""), reason="ContainerStatusUnknown", message=_WHY, at=at)
+        for one in containers or [{"name": EXECUTOR}]
     ]
     return {"status": status}
 

@@ -84,7 +84,7 @@ class SecondNode:
         self._give()
 
     def end(self) -> None:
-        """Do all that is due at once, and wait until the node has its GPUs."""
+        """Do all that is due at once."""
         due, self.due = self.due, []
         for _, act in sorted(due, key=lambda one: one[0]):
             act()
@@ -98,8 +98,7 @@ class SecondNode:
 
     def misfortune(self) -> None:
         """One of them, unless one is not over yet, or nothing runs there that could suffer."""
-        pods = self.live.get("pods", labels=keys.JOB, fields=f"spec.nodeName={self.name}")["items"]
-        if self.due or all(pod["status"].get("phase") in ("Succeeded", "Failed") for pod in pods):
+        if self.due or all(pod["status"].get("phase") in ("Succeeded", "Failed") for pod in self._pods()):
             return
         choose = self.chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         choose(self)
@@ -132,8 +131,7 @@ class SecondNode:
         seconds = self._say_for("drain", [5, 20, 45])
         space = self.live.namespace
         self._kubectl("cordon", self.name)
-        pods = self.live.get("pods", labels=keys.JOB, fields=f"spec.nodeName={self.name}")["items"]
-        for pod in pods:  # as `kubectl drain` does, which would wait for the end of each
+        for pod in self._pods():  # as `kubectl drain` does, which would wait for the end of each
             name = pod["metadata"]["name"]
             body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": space}}
             path = f"/api/v1/namespaces/{space}/pods/{name}/eviction"
@@ -162,6 +160,11 @@ class SecondNode:
         self._later(seconds, lambda: setattr(self, "gpus", self.most))
 
     # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _pods(self) -> list[Json]:
+        """The pods of jobs there."""
+        found: list[Json] = self.live.get("pods", labels=keys.JOB, fields=f"spec.nodeName={self.name}")["items"]
+        return found
 
     def _say_for(self, what: str, choices: list[float]) -> float:
         seconds = self.chance.choice(choices)
