@@ -26,7 +26,10 @@ UNCOUNTED_MESSAGES: Final = (
     "^pod deleted",
     # killed by SIGTERM or SIGKILL from outside: eviction by the API, preemption by the scheduler, a drained node.
     # Out of memory has a different reason, OOMKilled.
-    "^(main|wait): Error [(]exit code (137|143)[)]",
+    "^(init|main|wait): Error [(]exit code (137|143)[)]",
+    # SIGTERM before argoexec handles signals: a Go program that is process 1 then ends itself with 2, and says nothing.
+    # Argo's own failures with this code have a message. In the main container 2 may be the program's own exit code.
+    "^(init|wait): Error [(]exit code 2[)]$",
     # the node was restarted: its container runtime, or its kubelet, has not seen how the container ended
     "^[a-z0-9-]+: (Unknown|ContainerStatusUnknown) [(]exit code ",
     # OutOfcpu, OutOfmemory, UnexpectedAdmissionError and the like
@@ -36,7 +39,7 @@ UNCOUNTED_MESSAGES: Final = (
     "^Preempted in order to admit critical pod",
     "^Pod was terminated in response to imminent node shutdown",
     # the node failed with the pod on it: no container's termination was seen, or no container had started
-    "^pod failed: neither main nor wait container completed",
+    "^pod failed: (neither main nor wait container completed|(main|wait) container did not complete) successfully",
     "^Pod failed before [a-z0-9-]+ container starts due to (ContainerCreating|PodInitializing): ",
     "^can.t find failed message for pod",
 )
@@ -54,7 +57,7 @@ _NOT_THE_JOBS: Final = "^(init|wait): "
 _UNCOUNTED: Final = re.compile("|".join(UNCOUNTED_MESSAGES))
 _STOPPED: Final = re.compile(STOPPED_MESSAGE)
 _CODE: Final = re.compile(r"^([a-z0-9-]+): ([A-Za-z]+) [(]exit code ([0-9]{1,10})[)]", re.ASCII)
-_END: Final = re.compile(r"[a-z0-9-]++: [A-Za-z]++ [(]exit code [0-9]++[)]")
+_END: Final = re.compile(r"[a-z0-9-]++: [A-Za-z]++ [(]exit code [0-9]++[)](?s:.?)")
 _MOST_KNOWN: Final = 32
 _LONGEST_KNOWN: Final = 120
 _OOM: Final = "OOMKilled"
@@ -126,7 +129,7 @@ class Rules:
         found = _END.match(message)
         if found is None or len(found[0]) > _LONGEST_KNOWN:
             return self._judge(message)
-        # No pattern that matches such a message goes on behind its exit code.
+        # Patterns that match such a message tell apart whether something follows its exit code, but not what.
         known = self._known.get(found[0])
         if known is None:
             known = self._judge(message)
@@ -162,8 +165,8 @@ def reason_of(message: str) -> str:
         return OUT_OF_MEMORY
     if found is not None and found[2] in _UNSEEN:
         return TAKEN_AWAY
-    if found is not None:
-        return _REASONS.get(int(found[3]), UNKNOWN)
+    if found is not None and int(found[3]) in _REASONS:
+        return _REASONS[int(found[3])]
     if _UNCOUNTED.match(message):
         return TAKEN_AWAY
     return UNKNOWN if message else ""

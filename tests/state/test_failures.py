@@ -57,6 +57,9 @@ ROWS = [
     (main(14), "hardware", "Elsewhere"),
     (main(2), "unknown", "Count"),
     (main(255), "unknown", "Count"),
+    ("init: Error (exit code 143)", "killed", "Ignore"),
+    ("init: Error (exit code 2)", "taken away", "Ignore"),
+    ("init: Error (exit code 2): no token", "unknown", "Count"),
     (EVICTED, "taken away", "Ignore"),
     ("Preempted in order to admit critical pod", "taken away", "Ignore"),
     ("pod deleted", "taken away", "Ignore"),
@@ -237,7 +240,7 @@ messages = st.one_of(
         lambda name, reason, code, said: f"{name}: {reason} (exit code {code}){said}",
         st.sampled_from(["main", "helper", "wait", "init", "diflow-check"]),
         st.sampled_from(["Error", "OOMKilled", "StartError"]),
-        st.integers(1, 255),
+        st.one_of(st.just(2), st.integers(1, 255)),
         st.sampled_from(["", ": main: Error (exit code 1)", ": pod deleted"]),
     ),
     st.text(max_size=30),
@@ -260,8 +263,9 @@ def test_a_verdict_that_is_known_is_that_of_the_patterns(
     policy: tuple[GivenRule, ...], message: str, has_allocator: bool, checks_nodes: bool
 ) -> None:
     found = rules_of(policy, has_allocator=has_allocator, main="di-container", checks_nodes=checks_nodes)
-    by_patterns = next((rule.named for rule in found.rules if rule.applies(message)), "none: all other failures")
-    assert [found.judge(message + more).rule for more in ("", ": pod deleted", "")] == [by_patterns] * 3
+    for text in (message, f"{message}: pod deleted", message, f"{message}: a text"):
+        by_patterns = next((rule.named for rule in found.rules if rule.applies(text)), "none: all other failures")
+        assert found.judge(text).rule == by_patterns
 
 
 def test_the_largest_policy_is_judged_once_for_pods_that_end_alike() -> None:
