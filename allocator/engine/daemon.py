@@ -238,7 +238,7 @@ class Allocator:
         Returns (the cluster state before the plan, the reasons of the plan or "", the seconds that the policy took).
         """
         state = self._view.state()
-        self.executor.keep(state.jobs)
+        self.executor.backoffs.keep(state.jobs)
         expired = self._timers.expire(state, self._view.capacity(state))
         reasons = [*filter(None, [planned]), *expired]
         if self._takeover.run(state):

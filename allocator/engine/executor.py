@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import time
 import traceback
-from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import structlog
 
 from diflow import keys
+from diflow.allocator.engine.backoffs import Backoffs
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import NextPart, Note, Write, rebased
 from diflow.allocator.engine.records import Identity, read_workflow
-from diflow.durations import backoff, timestamp
+from diflow.durations import timestamp
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -35,13 +34,10 @@ from diflow.state import chain
 from diflow.workflows.successor import successor
 
 COMPONENT = "diflow-allocator"
-_BACKOFF_SECONDS = (0.5, 60.0)
 # Objects known to be at their size limit, by uid and version; a forgotten one costs one more refused request.
 _MOST_FULL = 10_000
 # How often a write to a Workflow that has changed meanwhile is rebased on the newest version and retried.
 _REBASES = 2
-# Conflicts in a row after which a job is backed off: Argo and the kubelets change its objects too.
-_CONFLICTS = 4
 
 log = structlog.get_logger("diflow.allocator")
 
@@ -73,11 +69,7 @@ class Executor:
         self._sign, self._mark = sign, mark
         self._clock, self._wall = clock, wall
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
-        self._backoff_until: dict[str, float] = {}
-        self._tries: dict[str, tuple[int, float]] = {}
-        self._conflicts: dict[str, int] = {}
-        self.refusals: dict[str, str] = {}
-        """Why the last write was refused, by job in back-off."""
+        self.backoffs = Backoffs(clock)
         self._full: dict[str, str] = {}
         self._unwritable: dict[str, Identity] = {}
         self._events: list[tuple[Job, Note, str]] = []
@@ -85,10 +77,6 @@ class Executor:
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def is_backing_off(self, job: str) -> bool:
-        """Whether the job is in back-off, because writes for it were refused."""
-        return self._clock() < self._backoff_until.get(job, -math.inf)
 
     def unwritable(self, jobs: Mapping[str, Job]) -> frozenset[str]:
         """The jobs whose Workflows are too large for any write: only their pods can be ended. A Workflow that has
@@ -98,81 +86,46 @@ class Executor:
         }
         return frozenset(self._unwritable)
 
-    def keep(self, jobs: Container[str]) -> None:
-        """Forget the refusals of all other jobs, which do not exist any more."""
-        tables: tuple[MutableMapping[str, Any], ...] = (
-            self._backoff_until,
-            self._tries,
-            self._conflicts,
-            self.refusals,
-        )
-        for table in tables:
-            for job in [job for job in table if job not in jobs]:
-                del table[job]
-
-    def in_backoff(self) -> frozenset[str]:
-        """The jobs in back-off."""
-        return frozenset(self._backoff_until)
-
-    def next_retry(self) -> float | None:
-        """When the first back-off ends, on the clock; None if there is none."""
-        return min(self._backoff_until.values(), default=None)
-
-    def end_backoffs(self) -> list[str]:
-        """End the back-offs that are over. Returns their jobs."""
-        now = self._clock()
-        out = [job for job, until in self._backoff_until.items() if until <= now]
-        for job in out:
-            del self._backoff_until[job]
-            self.refusals.pop(job, None)
-        return out
-
     def apply(self, writes: Sequence[Write], jobs: Mapping[str, Job]) -> list[Write]:
         """Send these writes, then their Events. Returns the refused ones. Raises LostLeadershipError, after which no
         write is sent.
 
         An Event for each write would halve how many decisions the API server carries out a second, so they follow.
         """
-        results = [self._pool.submit(self._one, write, jobs.get(write.job)) for write in writes]
-        refused = []
+        futures = [self._pool.submit(self._one, write, jobs.get(write.job)) for write in writes]
+        results = []
         lost: LostLeadershipError | None = None
-        for write, result in zip(writes, results, strict=True):
+        for future in futures:
             try:
-                if not result.result():
-                    refused.append(write)
+                results.append(future.result())
             except LostLeadershipError as error:
                 lost = error
             self._progress()
         if lost is not None:
             self._events.clear()
             raise lost
+        self._back_off(writes, results, jobs)
         events, self._events = self._events, []
         self.record_events(events)
-        return refused
+        return [write for write, result in zip(writes, results, strict=True) if isinstance(result, Exception)]
 
-    def _one(self, write: Write, job: Job | None) -> bool:
+    def _one(self, write: Write, job: Job | None) -> Exception | bool:
+        """Send a write. Returns whether something was changed, or why it was refused."""
         try:
             answer = self._send_rebased(write, job)
-        except ConflictError as error:
-            log.debug("the object has changed", job=write.job, object=write.target.name, why=str(error))
-            self._count_conflict(write.job, job)
-            return False
-        except NotFoundError as error:
-            log.debug("the object is gone", job=write.job, object=write.target.name, why=str(error))
-            return False
         except LostLeadershipError:
             raise
+        except (ConflictError, NotFoundError) as error:
+            log.debug("the object has changed or is gone", job=write.job, object=write.target.name, why=str(error))
+            return error
         except Exception as error:  # one faulty job must not stop the others
             # Patches contain the uid: the server calls one invalid if another object has that name now.
             if not isinstance(error, DiflowError):
                 log.error("the job cannot be written", job=write.job, trace=traceback.format_exc(limit=-4))
-            self.back_off(write.job, error)
-            return False
+            return error
         if answer is None:
-            return True
-        self._tries.pop(write.job, None)
+            return False
         self._unwritable.pop(write.target.key, None)
-        self._conflicts.pop(write.job, None)
         self.made += 1
         self._on_response(write.kind, answer)
         if write.note is not None:
@@ -180,6 +133,27 @@ class Executor:
             if job is not None:
                 self._events.append((job, write.note, write.target.version))
         return True
+
+    def _back_off(self, writes: Sequence[Write], results: Sequence[Exception | bool], jobs: Mapping[str, Job]) -> None:
+        """Count what these writes came to, once for each job: a refusal before a conflict before a success."""
+        refused: dict[str, Exception] = {}
+        conflicted: dict[str, None] = {}
+        changed: dict[str, None] = {}
+        for write, result in zip(writes, results, strict=True):
+            if isinstance(result, ConflictError):
+                conflicted[write.job] = None
+            elif isinstance(result, Exception) and not isinstance(result, NotFoundError):
+                refused[write.job] = result
+            elif result is True:
+                changed[write.job] = None
+        for job, error in refused.items():
+            self.backoffs.start(job, error)
+        for job in conflicted.keys() - refused.keys():
+            why = self.backoffs.conflicted(job)
+            if why and (of := jobs.get(job)) is not None:
+                self.record_event(of, Note("Refused", why, is_warning=True), salt="conflicts")
+        for job in changed.keys() - conflicted.keys() - refused.keys():
+            self.backoffs.succeeded(job)
 
     def _send_or_minimal(self, write: Write, epoch: str, job: Job | None) -> Json | None:
         """Send the write, in its minimal form if the object is at its size limit. None if it was dropped without loss,
@@ -228,16 +202,6 @@ class Executor:
                     raise
                 write, read = again, now
         return self._send_or_minimal(write, str(self._elector.check()), job)
-
-    def _count_conflict(self, job: str, of: Job | None) -> None:
-        """Back off a job whose objects change all the time, as the writes of each plan would conflict again."""
-        count = self._conflicts[job] = self._conflicts.get(job, 0) + 1
-        if count < _CONFLICTS:
-            return
-        text = "its Workflow or its pods are changed by others all the time, so nothing can be decided for it"
-        self.back_off(job, ConflictError(f"{text}: {count} writes were refused"))
-        if of is not None:
-            self.record_event(of, Note("Refused", text, is_warning=True), salt="conflicts")
 
     def _send(self, write: Write, epoch: str) -> Json:
         if write.part is not None:
@@ -361,17 +325,6 @@ class Executor:
             self._cluster.create(EVENT, body, namespace=on["namespace"])
         except DiflowError as error:  # a missing Event must not stop the write
             log.debug("the Event was not created", on=on["name"], why=str(error))
-
-    def back_off(self, job: str, error: Exception) -> None:
-        """Start a back-off of the job, longer each time."""
-        now = self._clock()
-        before, at = self._tries.get(job, (0, now))
-        tries = before + 1 if now - at < 2 * _BACKOFF_SECONDS[1] else 1
-        pause = backoff(_BACKOFF_SECONDS, tries - 1, error)
-        self._tries[job] = (tries, now)
-        self._backoff_until[job] = max(self._backoff_until.get(job, 0.0), now + pause)
-        self.refusals[job] = str(error)
-        log.warning("a write was refused", job=job, why=str(error), again_seconds=round(pause, 1))
 
 
 def _smaller(write: Write) -> str:

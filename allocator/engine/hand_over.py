@@ -6,7 +6,7 @@ from diflow import keys
 from diflow.allocator.engine import patches
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Note, Write
-from diflow.allocator.engine.records import JobRead
+from diflow.allocator.engine.records import REQUESTS, JobRead
 from diflow.allocator.engine.rounds import decision_of
 from diflow.state.parameters import replicas_text
 from diflow.state.patches import live
@@ -43,10 +43,10 @@ def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
     """Copy what has changed in this Workflow since the next one was created; None if nothing has."""
     wanted = replicas_text(read.parameters)
     restarts, rounds = read.restarts, read.reschedules + 1
-    here = (wanted, read.bounds, read.is_suspended, restarts, rounds)
+    here = (wanted, read.requests, read.is_suspended, restarts, rounds)
     there = (
         replicas_text(after.parameters),
-        after.bounds,
+        after.requests,
         after.is_suspended,
         after.restarts_before,
         after.rounds_before,
@@ -57,7 +57,8 @@ def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
         after,
         parameters=live(replicas=wanted),
         annotations={
-            keys.BOUNDS: read.bounds or None,
+            **dict.fromkeys(REQUESTS),
+            **dict(read.requests),
             keys.RESTARTS_BEFORE: str(restarts),
             keys.ROUNDS_BEFORE: str(rounds),
         },

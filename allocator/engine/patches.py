@@ -151,7 +151,7 @@ def _decided_by(read: JobRead) -> tuple[object, ...]:
     tree = read.tree
     return (
         (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
-        (read.awaits_admission, read.places_until),
+        (read.awaits_admission, read.places_until, read.requests),
         (
             read.rounds,
             read.current,

@@ -218,7 +218,7 @@ class Planner:
         standings = self._standings.of(planned, capacity, now=now, keep_cordoned=False)
         expired = self.promises.expire(standings, state.pods, capacity, now=self._clock())
         out = [withdraw(one.standing, one.why, now=now, most=one.most) for one in expired]
-        writes = [write for write in out if write is not None and not self._executor.is_backing_off(write.job)]
+        writes = [write for write in out if write is not None and not self._executor.backoffs.is_active(write.job)]
         if not writes:
             return state
         self._executor.apply(writes, state.jobs)
@@ -293,7 +293,7 @@ class Planner:
             now=now,
             pools=self._settings.pools,
             keep_cordoned=keep_cordoned,
-            fixed=self._executor.in_backoff(),
+            fixed=self._executor.backoffs.jobs(),
             ending=self._executor.unwritable(state.jobs),
             avoid=self._avoided.at(self._clock()),
             kept=kept or self._standings,

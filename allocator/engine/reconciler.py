@@ -79,7 +79,7 @@ class Reconciler:
             if self._is_unchanged(job, lost, overdue, now):
                 unchanged[job.key] = job
                 continue
-            if executor.is_backing_off(job.key):
+            if executor.backoffs.is_active(job.key):
                 continue
             try:
                 writes = not_started(job, capacity, now=now, usual=self._pending_seconds) or reconcile(
@@ -93,7 +93,7 @@ class Reconciler:
                 )
             except Exception as error:  # one faulty job must not stop the others
                 log.error("the job cannot be reconciled", job=job.key, trace=traceback.format_exc(limit=-4))
-                executor.back_off(job.key, error)
+                executor.backoffs.start(job.key, error)
                 continue
             out += writes
             if not writes and not job.read.awaits_admission and not any(pod.is_gated for pod in job.pods):

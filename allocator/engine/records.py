@@ -49,6 +49,9 @@ WITHOUT_REFERENCES = 2
 """A version of marshal in which equal data has equal bytes."""
 LONGEST_DESCRIPTION = 2000
 """Characters of the description in the Argo UI that are kept."""
+REQUESTS = (keys.BOUNDS, keys.REQUESTED, keys.REQUESTS, keys.CARRIED_OUT, keys.HELD)
+"""Annotations with what users have requested since the submission, and with which requests were carried out."""
+_LONGEST_REQUESTS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,8 @@ class JobRead:
     health_state: HealthState | None = None
     restarts_before: int = 0
     rounds_before: int = 0
-    bounds: str = ""
+    requests: tuple[tuple[str, str], ...] = ()
+    """The annotations with what users have requested since the submission (`REQUESTS`), by name."""
     rounds: tuple[str, ...] = ("1",)
     current: str = "1"
     granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -512,10 +516,15 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.has_rules else None),
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
-        bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
+        requests=_requests(untrusted.sub(obj, "metadata", "annotations")),
         has_short_hosts=job.has_short_hosts,
         application=application_of(obj, job) if state.is_preemptible else "",
     )
+
+
+def _requests(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    found = ((name, untrusted.string(annotations.get(name), most=_LONGEST_REQUESTS)) for name in REQUESTS)
+    return tuple((name, text) for name, text in found if text)
 
 
 def decision_fields(said: Decision | None) -> dict[str, str]:

@@ -56,7 +56,7 @@ class Takeover:
         """Fence the former leader. Returns whether it changed jobs."""
         epoch = self._elector.epoch
         if self._epoch != epoch:
-            is_fenced = epoch == 1 or self._is_fenced()  # epoch 1 has no predecessor to fence
+            is_fenced = self._is_fenced()
             self._versions = {
                 job.key: job.read.identity.version
                 for job in sorted(state.jobs.values(), key=_may_be_given_less)
@@ -68,7 +68,7 @@ class Takeover:
             for key, version in self._versions.items()
             if key in state.jobs and state.jobs[key].read.identity.version == version
         }
-        out = [touch(state.jobs[key].read) for key in self._versions if not self._executor.is_backing_off(key)]
+        out = [touch(state.jobs[key].read) for key in self._versions if not self._executor.backoffs.is_active(key)]
         if out:
             log.info("jobs get the new epoch", jobs=len(out), epoch=epoch)
         ends = self._clock() + _TOUCH_SECONDS
@@ -84,7 +84,11 @@ class Takeover:
         elector = self._elector
         former, none = elector.former_writes_as, elector.writes_as(0)
         ends = self._clock() + _PROOF_SECONDS
-        why = "" if former else "the writes of the former leader do not name it"
+        why = ""
+        if elector.epoch == 1:
+            why = "the Lease is new: an earlier one may have been deleted under its leader"
+        elif not former:
+            why = "the writes of the former leader do not name it"
         while not why:
             elector.check()
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
 import time
@@ -128,23 +129,34 @@ def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
         assert at.cluster.problems == []
 
 
-def test_a_decision_that_a_former_leader_has_not_sent_yet_is_refused_though_nothing_else_has_changed() -> None:
+@pytest.mark.parametrize("lease", ["kept", "deleted"])
+def test_a_decision_that_a_former_leader_has_not_sent_yet_is_refused_though_nothing_else_has_changed(
+    lease: str,
+) -> None:
     """The process is stopped between checking the Lease and a write; the next leader is paused and decides nothing."""
     with lab() as at:
         two_nodes(at)
         first, second = leader(at), at.new_daemon()
+        at.step()  # a new Lease: the jobs that are there would be changed first
         at.cluster.submit(job("one", task(replicas=4)))
 
         def pause(who: str | None) -> None:
-            lease = {"metadata": {"annotations": {PAUSED: who}}}
-            at.api.cluster().patch(LEASE, second.elector.name, lease, namespace=second.elector.namespace)
+            paused = {"metadata": {"annotations": {PAUSED: who}}}
+            at.api.cluster().patch(LEASE, second.elector.name, paused, namespace=second.elector.namespace)
 
         def stop(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/workflows/one"):
                 first.line.before = lambda *_: None
-                pause("somebody")
+                if lease == "deleted":
+                    at.api.remove(LEASE, second.elector.name, namespace=second.elector.namespace)
+                else:
+                    pause("somebody")
                 at.daemon = None
                 at.let_lead(second)
+                pause("somebody")
+                while not second.allocator.paused():
+                    at.pass_time()
+                    second.lead()
                 at.daemon = second
                 for _ in range(5):
                     at.step()
@@ -449,7 +461,7 @@ def test_a_deleted_job_is_not_retried_for_ever() -> None:
         at.rest()
         assert at.daemon is not None
         assert not at.daemon.allocator.has_work()
-        assert at.daemon.allocator.executor.next_retry() is None
+        assert at.daemon.allocator.executor.backoffs.next_end() == math.inf
 
 
 @pytest.mark.parametrize("answer", [status(410, "too old resource version"), Answer(lines=["{"]), Answer(lines=[])])

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from diflow import keys
+from diflow.allocator.engine.backoffs import Backoffs
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.health import LOOK_SECONDS, HealthWatch, deadlines
 from diflow.allocator.engine.job import Job
@@ -51,9 +52,7 @@ class Executor:
         self.made = 0
         self.writes: list[Write] = []
         self.told: list[str] = []
-
-    def is_backing_off(self, _: str) -> bool:
-        return False
+        self.backoffs = Backoffs()
 
     def apply(self, writes: Sequence[Write], _: Any) -> list[Write]:
         self.made += len(writes)

@@ -240,7 +240,9 @@ def test_a_job_whose_next_workflow_cannot_be_made_does_not_stop_the_others(monke
         until_runs(at)
         (node,) = set(at.cluster.running("long").values())
         at.cluster.cordon(node)
-        at.until(lambda: "nested" in leader(at).allocator.executor.refusals.get("default/long", ""), "it backs off")
+        at.until(
+            lambda: "nested" in leader(at).allocator.executor.backoffs.refusals.get("default/long", ""), "it backs off"
+        )
         at.cluster.submit(job("other", task(cpu="1")))
         at.until(lambda: at.cluster.running("other"), "the other one runs")
 
@@ -273,14 +275,20 @@ def test_the_next_allocator_goes_on_with_a_hand_over_and_with_what_is_asked_by_t
     with small(most_nodes=1) as at:
         begun(at)
         at.cluster.scale("long", worker=1)
-        at.cluster.annotate("long", bounds='{"worker":{"min":1,"max":2}}')
+        requests = {
+            "bounds": '{"worker":{"min":1,"max":2}}',
+            "requests": '{"done":[["a","b"]],"ranges":{}}',  # an Idempotency-Key must count in the next Workflow too
+            "carried-out": '{"spec":{"worker":[1,1,2]},"status":[1,1]}',
+        }
+        at.cluster.annotate("long", **requests)
         for _ in range(20):
             at.step()
         assert all(is_gated(pod) for pod in at.cluster.of("long-s2").values()), "it has no place before its time"
         at.begin()
         at.until(lambda: newest(at) != "long", "it goes on")
         assert json.loads(at.cluster.parameters("long-s2")["replicas"]) == {"worker": 1}
-        assert workflows(at)["long-s2"]["metadata"]["annotations"][keys.BOUNDS] == '{"worker":{"min":1,"max":2}}'
+        annotations = workflows(at)["long-s2"]["metadata"]["annotations"]
+        assert {key: annotations.get(f"diflow/{key}") for key in requests} == requests
         until_runs(at, 1)
         finish(at)
         assert at.cluster.phase("long") == "Succeeded"
