@@ -53,8 +53,10 @@ def lead(controller: Controller, stop: threading.Event) -> None:
         if not controller.elector.acquire(stop):
             return
         log.info("leading", epoch=controller.elector.epoch)
-        controller.run(stop)
-        controller.elector.release()
+        try:
+            controller.run(stop)
+        finally:
+            controller.elector.release()
     finally:
         controller.caches.all.stop()
 

@@ -132,8 +132,11 @@ class Access:
     ) -> bool:
         """Whether RBAC allows `verb` on the Workflow `name`, or ("") on all in the namespace ("": all namespaces).
 
-        `kind` is for objects other than Workflows. Raises ApiError: 429, or 503 if the API server cannot be reached.
+        Most users have the right for a whole namespace: one review of that answers for all of its jobs. `kind` is for
+        objects other than Workflows. Raises ApiError: 429, or 503 if the API server cannot be reached.
         """
+        if name and await self.may(user, verb, namespace=namespace, address=address, kind=kind):
+            return True
         key = (user.digest, user.name, verb, kind, namespace, name)
         if key in self._allowed:
             return True
@@ -142,12 +145,12 @@ class Access:
         asked = self._asked.get(key)
         if asked is None:
             self._identity.pace(address)
-            asked = asyncio.ensure_future(self._review(key, user))
+            asked = asyncio.ensure_future(self._review(key, user, address))
             self._asked[key] = asked
             asked.add_done_callback(lambda done: self._forget(key, done))
         return await asyncio.shield(asked)
 
-    async def _review(self, key: tuple[Any, ...], user: User) -> bool:
+    async def _review(self, key: tuple[Any, ...], user: User, address: str) -> bool:
         _, _, verb, kind, namespace, name = key
         attributes = {
             "verb": verb, "group": kind.group, "resource": kind.plural, "namespace": namespace, "name": name,
@@ -169,6 +172,8 @@ class Access:
             raise from_diflow(error) from None
         allowed = (review.get("status") or {}).get("allowed") is True
         (self._allowed if allowed else self._refused)[key] = True
+        if allowed:
+            self._identity.refund(address)
         return allowed
 
     def _forget(self, key: tuple[Any, ...], done: asyncio.Task[bool]) -> None:

@@ -144,7 +144,11 @@ class Identity:
         """Count a review for an address. Raises ApiError (429) if there were too many."""
         wait = self._newcomers.take(address)
         if wait:
-            raise too_many("too many unknown tokens from this address", after_seconds=wait)
+            raise too_many("too many invalid tokens or refused requests from this address", after_seconds=wait)
+
+    def refund(self, address: str) -> None:
+        """Do not count a review for an address after all, as it succeeded."""
+        self._newcomers.refund(address)
 
     async def _ask(
         self, token: str, key: tuple[bytes, str], audience: str, expires: float | None, address: str
@@ -161,7 +165,7 @@ class Identity:
         if user is None:
             self._denied[key] = True
             return None
-        self._newcomers.refund(address)  # a review that succeeds does not count
+        self.refund(address)
         left = self._keep_seconds if expires is None else min(self._keep_seconds, expires - self._wall())
         if left > 0:
             self._known[key] = _Known(user, self._clock() + left, expires)

@@ -109,9 +109,9 @@ as no allocator would act on the request, and so is one that cannot be read or e
 ## Limits
 
 A body is at most 64 KiB of JSON in UTF-8, without repeated keys, at most 32 levels deep. 50 requests per second are
-allowed for a job in the long run (50 for each 250 replicas of a job with more), and 20 invalid tokens per second for an
-address (429). While the server's copy of the cluster's state is older than 90 s, the answer is 503. Most of these are
-settings (`DIFLOW_SERVER_...`).
+allowed for a job in the long run (50 for each 250 replicas of a job with more), and for an address 20 requests per
+second with an invalid token or without the right (429). While the server's copy of the cluster's state is older than
+90 s, the answer is 503. Most of these are settings (`DIFLOW_SERVER_...`).
 """
 
 ERRORS: Final[dict[int, str]] = {

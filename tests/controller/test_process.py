@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
+from diflow.controller.process import lead
 from diflow.controller.settings import controller_settings
 from diflow.controller.telemetry import STILL_SECONDS, Telemetry
 from diflow.errors import InvalidError, LostLeadershipError
@@ -98,6 +99,20 @@ def test_a_process_that_does_not_lead_writes_nothing() -> None:
         at.process.controller.caches.all.reopen = lambda: None  # type: ignore[method-assign]
         with pytest.raises(LostLeadershipError):
             at.process.controller.run(threading.Event())
+
+
+def test_the_lease_is_released_when_the_work_fails() -> None:
+    """The next process would wait until it has expired."""
+    done: list[str] = []
+
+    def fail(_: threading.Event) -> None:
+        raise RuntimeError("a fault")
+
+    elector = SimpleNamespace(acquire=lambda _: True, epoch=1, release=lambda: done.append("released"))
+    caches = SimpleNamespace(all=SimpleNamespace(start=lambda: None, stop=lambda: done.append("stopped")))
+    with pytest.raises(RuntimeError, match="a fault"):
+        lead(SimpleNamespace(elector=elector, caches=caches, run=fail), threading.Event())  # type: ignore[arg-type]
+    assert done == ["released", "stopped"]
 
 
 def test_health_and_readiness_say_what_is_wrong() -> None:

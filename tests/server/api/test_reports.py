@@ -451,7 +451,7 @@ async def test_all_jobs_share_a_rate_of_writes(place: Place) -> None:
                 path = f"/v2alpha1/job/default.job-{number}/profilings"
                 answer = await client.post(path, headers=bearer(person), json={"speed": 5, "step": step})
                 assert answer.status_code == 200
-        await soon(lambda: patches(place) == 8, "two seconds' writes are made at once")
+            await soon(lambda: patches(place) == 8, "two seconds' writes are made at once")
         began = place.time.now()
         go.set()
         await soon(lambda: not place.app.state.core.reporter.waiting)
