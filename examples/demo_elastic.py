@@ -182,7 +182,7 @@ class Play:
         rows = []
         for name in JOBS:
             found = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster)
-            rounds = str(len(JobState.parse(found.workflow).rounds))
+            rounds = str(len(JobState.parse(found.workflow).live.rounds))
             counts = [frame.running(name) for frame in film.frames if frame.running(name)]
             spread = f"{min(counts, default=0)}-{max(counts, default=0)}"
             seconds = f"{film.replica_seconds(name):.0f}"

@@ -43,14 +43,14 @@ def start_left(job: Job, capacity: FreeCapacity) -> float:
 
 def has_places(read: JobRead) -> bool:
     at = read.allocation
-    return at is not None and at.round == read.current and at.is_placed
+    return at is not None and at.round == read.live.current and at.is_placed
 
 
 def admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
     """Remove the gates of pods whose place has enough free capacity now; those of a gang all at once."""
     read = job.read
     at = read.allocation
-    if at is None or at.round != read.current or not at.is_placed or read.is_suspended or not job.may_begin:
+    if at is None or at.round != read.live.current or not at.is_placed or read.is_suspended or not job.may_begin:
         return []
     latest = job.latest_restart
     gated = [p for p in job.current_pods if p.is_gated and not p.is_terminating and p.place]
@@ -104,7 +104,7 @@ def allocated(read: JobRead, at: Allocation, *, but: Set[str] = frozenset()) -> 
     requests = {role.name: role.request for role in read.roles}
     for task, nodes in at.nodes.items():
         for index, node in enumerate(nodes):
-            if task not in requests or read.member(task, index) in but:
+            if task not in requests or read.live.key(task, index) in but:
                 continue
             if not node:
                 return None
@@ -115,7 +115,7 @@ def allocated(read: JobRead, at: Allocation, *, but: Set[str] = frozenset()) -> 
 def not_created(job: Job, now: float) -> Needs:
     """What the pods need that Argo has not created yet of a job that was admitted: they have no gates."""
     read, at = job.read, job.read.allocation
-    if now >= read.places_until or at is None or at.round != read.current or not read.roles or job.latest_restart:
+    if now >= read.places_until or at is None or at.round != read.live.current or not read.roles or job.latest_restart:
         return {}
     seen = {pod.member for pod in job.current_pods} | {m for m in read.tree.members if read.tree.is_done(m)}
     return allocated(read, at, but=seen) or {}
@@ -131,11 +131,10 @@ def free_now(capacity: FreeCapacity, jobs: Iterable[Job], now: float) -> FreeCap
 def former_pods(job: Job, capacity: FreeCapacity) -> list[PodRead]:
     """Bound pods of earlier rounds, restarts and Workflows, and those that Argo has forgotten. While one exists, a
     preemptible job is not admitted."""
-    latest = job.latest_restart
+    current, latest = job.read.live.current, job.latest_restart
     older = [
         pod
         for pod in job.pods
-        if pod.place
-        and (pod.place.round != job.read.current or pod.place.restart < latest or pod.identity.uid in job.forgotten)
+        if pod.place and (pod.place.round != current or pod.place.restart < latest or pod.identity.uid in job.forgotten)
     ]
     return [pod for pod in (*older, *job.old_pods) if pod.host and not capacity.is_lost(pod.host)]

@@ -73,7 +73,7 @@ def consequence(
         return Consequence()
     more = f"; and {len(draft.texts) - _NAMED} more" if len(draft.texts) > _NAMED else ""
     return Consequence(
-        memory={**read.memory, **draft.memory} if draft.memory else None,
+        memory={**read.live.memory, **draft.memory} if draft.memory else None,
         excluded=draft.excluded if draft.excluded != read.excluded else None,
         moved=frozenset(draft.moved),
         why="; ".join(draft.texts[:_NAMED]) + more,
@@ -100,9 +100,9 @@ class _Draft:
 def _open(read: JobRead, running: Mapping[str, tuple[int, ...]]) -> Iterator[Ending]:
     """The failures of replicas of the current round that still should run, and do not run again already."""
     for ending in read.tree.endings:
-        if ending.round != read.current or ending.member in read.released:
+        if ending.round != read.live.current or ending.member in read.live.released:
             continue
-        if ending.member != read.member(ending.task, ending.index) or read.tree.finished(ending.member):
+        if ending.member != read.live.key(ending.task, ending.index) or read.tree.finished(ending.member):
             continue
         if not running.get(ending.member, ()) > ending.order:
             yield ending
@@ -114,7 +114,7 @@ def _has_moved(read: JobRead, ending: Ending, now: float) -> bool:
     if read.excluded.knows(ending.attempt):
         return True
     at = read.allocation
-    has_place = at is not None and at.round == read.current and at.node(ending.task, ending.index) == ending.host
+    has_place = at is not None and at.round == read.live.current and at.node(ending.task, ending.index) == ending.host
     return ending.host in read.excluded.at(now) and not has_place
 
 
@@ -143,7 +143,7 @@ def _more_memory(read: JobRead, ending: Ending, draft: _Draft, most_memory: int 
     """Raise the memory of the next replicas of a task, one of which ran out of it. Returns why the job ends instead,
     or ""."""
     role = next((role for role in read.roles if role.name == ending.task), None)
-    has = read.memory.get(ending.task, 0)
+    has = read.live.memory.get(ending.task, 0)
     if role is None or not has:
         return ""
     had = ending.memory or has
@@ -186,9 +186,12 @@ def is_of_node_check(ending: Ending) -> bool:
 def is_explained(read: JobRead) -> bool:
     """Whether a replica of the current round failed for a reason that does not count, in its latest restart: others
     that failed in it have probably lost their peer."""
-    latest = read.tree.restart_of.get(read.current, 0)
+    latest = read.tree.restart_of.get(read.live.current, 0)
     return any(
-        ending.round == read.current and ending.order[0] == latest and ending.host and not ending.verdict.is_counted
+        ending.round == read.live.current
+        and ending.order[0] == latest
+        and ending.host
+        and not ending.verdict.is_counted
         for ending in read.tree.endings
     )
 
@@ -204,7 +207,7 @@ def verdict(read: JobRead) -> str:
 
 
 def _counted(read: JobRead) -> Iterator[Ending]:
-    latest = read.tree.restart_of.get(read.current, 0)
+    latest = read.tree.restart_of.get(read.live.current, 0)
     for ending in read.tree.endings:
-        if ending.round == read.current and ending.order[0] == latest and ending.verdict.is_counted:
+        if ending.round == read.live.current and ending.order[0] == latest and ending.verdict.is_counted:
             yield ending

@@ -118,17 +118,17 @@ class HealthWatch:
     def _judged(self, job: Job) -> _Track:
         """The track of a job with its present verdict."""
         read, track = job.read, self._tracks.get(job.key)
-        tasks = tuple(read.running(role.name) for role in read.roles)
-        if track is None or track.round != read.current or track.samples.tasks != tasks:
+        tasks = tuple(read.live.running(role.name) for role in read.roles)
+        if track is None or track.round != read.live.current or track.samples.tasks != tasks:
             written = track.written if track is not None else -math.inf
-            track = _Track(read.current, Samples(tasks), written=written)
+            track = _Track(read.live.current, Samples(tasks), written=written)
         track.replicas = replicas = health_inputs.replicas_of(job)
         inputs = (read.profilings, read.health, tuple(replica.pod for replica in replicas))
         if track.inputs == inputs:
             return track
         track.inputs = inputs
         signals = health_inputs.signals_of(read.profilings)
-        if signals is None or signals.round != read.current or read.health is None:
+        if signals is None or signals.round != read.live.current or read.health is None:
             track.verdict, track.heard = Verdict(), 0.0
             return track
         track.heard = float(signals.at)
@@ -141,7 +141,7 @@ class HealthWatch:
             tasks,
             deadlines(read.health),
             samples=track.samples,
-            was_slow=frozenset(state.slow if state is not None and state.round == read.current else ()),
+            was_slow=frozenset(state.slow if state is not None and state.round == read.live.current else ()),
             done=health_inputs.done(replicas),
         )
         return track
@@ -169,9 +169,9 @@ class HealthWatch:
     def _next_write(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
         read, verdict, health = job.read, track.verdict, job.read.health
         assert health is not None
-        before = read.health_state or HealthState(read.current)
-        if before.round != read.current:
-            before = HealthState(read.current, restarts=before.restarts)
+        before = read.health_state or HealthState(read.live.current)
+        if before.round != read.live.current:
+            before = HealthState(read.live.current, restarts=before.restarts)
         if _is_restarting(before, track.replicas):
             return None
         found = self._found(health, before, track)
@@ -272,7 +272,7 @@ def _is_restarting(found: HealthState, replicas: Sequence[Replica]) -> bool:
 def _restart(job: Job, found: HealthState, track: _Track, *, now: float) -> Write | None:
     """Start the silent and stalled replicas again, and those that wait for them; None while the job changes anyway."""
     read, at = job.read, job.read.allocation
-    if at is None or at.round != read.current or not at.is_placed or read.tree.failed(read.current):
+    if at is None or at.round != read.live.current or not at.is_placed or read.tree.failed(read.live.current):
         return None
     found = replace(found, restarts=found.restarts + 1, stop=None)
     limit = read.health.max_restarts if read.health is not None else 0
@@ -280,9 +280,9 @@ def _restart(job: Job, found: HealthState, track: _Track, *, now: float) -> Writ
     note = Note("Restarted", text, is_warning=True)
     found = replace(found, why=text, last=text, last_time=found.time)
     if read.is_preemptible:
-        if any(member.startswith(f"{read.current}/") for member in read.tree.recreated):
+        if any(member.startswith(f"{read.live.current}/") for member in read.tree.recreated):
             return None
-        counts = {role.name: read.running(role.name) for role in read.roles}
+        counts = {role.name: read.live.running(role.name) for role in read.roles}
         return next_round(job, counts, at.nodes, now=now, annotations={keys.HEALTH: found.text()}, note=note)
     replicas = [track.replicas[rank] for rank in track.verdict.restart]
     created = [replica.pod.created for replica in replicas if replica.pod is not None]

@@ -76,8 +76,8 @@ class Job:
         job = self.read
         return (
             pod.place is not None
-            and pod.place.round == job.current
-            and pod.member not in job.released
+            and pod.place.round == job.live.current
+            and pod.member not in job.live.released
             and pod.identity.uid not in self.forgotten
         )
 
@@ -90,7 +90,7 @@ class Job:
         all that are recorded of its replica, and the one before it is not recorded or has a live pod: Argo makes the
         next attempt of a pod that has ended.
         """
-        tree, current = self.read.tree, self.read.current
+        tree, current = self.read.tree, self.read.live.current
         if tree.is_offloaded:
             return frozenset()
         later: list[tuple[PodRead, tuple[str, tuple[int, int, int, int]]]] = []
@@ -117,8 +117,8 @@ class Job:
     def members(self) -> Iterator[tuple[str, int, str]]:
         """(task, index, member) of each replica that should run now."""
         for role in self.read.roles:
-            for index in range(self.read.running(role.name)):
-                yield role.name, index, self.read.member(role.name, index)
+            for index in range(self.read.live.running(role.name)):
+                yield role.name, index, self.read.live.key(role.name, index)
 
     def has_started(self) -> bool:
         """Whether a replica of the current round, in its latest restart, was admitted or has finished."""
@@ -127,7 +127,7 @@ class Job:
             return True  # its pods are created without gates
         if any(not pod.is_gated for pod in self.current_pods if pod.place and pod.place.restart == latest):
             return True
-        return latest <= tree.restart_of.get(self.read.current, 0) and any(
+        return latest <= tree.restart_of.get(self.read.live.current, 0) and any(
             tree.is_done(member) for _, _, member in self.members()
         )
 
@@ -153,8 +153,8 @@ class Job:
         read, place = self.read, pod.place
         if place is None:
             return False
-        count = read.granted.get(read.current, {}).get(place.task, 0)
-        return place.index < count and place.member == read.member_text(place.task, place.index)
+        newest = read.live.member(read.live.current, place.task, place.index)
+        return place.index < read.live.counts.get(place.task, 0) and place.member == newest
 
     def lacks(self) -> list[str]:
         """The replicas of the current round ("worker-3") that have not finished and have no live pod."""
@@ -172,7 +172,7 @@ class Job:
     @cached_property
     def latest_restart(self) -> int:
         seen = [pod.place.restart for pod in self.current_pods if pod.place]
-        return max([*seen, self.read.tree.restart_of.get(self.read.current, 0)])
+        return max([*seen, self.read.tree.restart_of.get(self.read.live.current, 0)])
 
     def leaving(self) -> list[PodRead]:
         """Live pods that should end."""

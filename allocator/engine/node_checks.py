@@ -36,7 +36,7 @@ def left_out(job: Job, now: float) -> LeftOut | None:
     """What the check of the current round asks for; None if there is nothing to do."""
     read = job.read
     limits = read.node_check
-    if limits is None or read.checks.round != read.current or nodecheck.moves(read.excluded) >= limits.max_moves:
+    if limits is None or read.checks.round != read.live.current or nodecheck.moves(read.excluded) >= limits.max_moves:
         return None
     pods = by_rank(read, job.current_pods)
     found = read.checks.of({rank: pod.identity.uid for rank, pod in pods.items() if pod.host})
@@ -60,7 +60,7 @@ def partial_at(read: JobRead) -> float:
     """When the results of the current round are judged without those that are missing, in seconds since 1970; infinite
     if there are none."""
     limits = read.node_check
-    if limits is None or read.checks.round != read.current or not read.checks.entries:
+    if limits is None or read.checks.round != read.live.current or not read.checks.entries:
         return math.inf
     return nodecheck.partial_at(read.checks, limits.timeout_seconds)
 
@@ -68,7 +68,7 @@ def partial_at(read: JobRead) -> float:
 def misplaced(job: Job) -> list[PodRead]:
     """Pods of a job that is not preemptible on nodes that its check found faulty, whose places were taken back."""
     read, at = job.read, job.read.allocation
-    if read.node_check is None or read.is_preemptible or at is None or at.round != read.current:
+    if read.node_check is None or read.is_preemptible or at is None or at.round != read.live.current:
         return []
     # Whether or not the exclusion still holds: the pod was to end when it was made.
     faulty = {entry.node for entry in read.excluded.entries if nodecheck.numbers(entry)}
@@ -85,9 +85,9 @@ def by_rank(read: JobRead, pods: Sequence[PodRead]) -> Mapping[int, PodRead]:
     total = 0
     for role in read.roles:
         first[role.name] = total
-        total += read.running(role.name)
+        total += read.live.running(role.name)
     return {
         first[pod.place.task] + pod.place.index: pod
         for pod in pods
-        if pod.place is not None and pod.place.task in first and pod.place.index < read.running(pod.place.task)
+        if pod.place is not None and pod.place.task in first and pod.place.index < read.live.running(pod.place.task)
     }

@@ -153,14 +153,14 @@ def _decided_by(read: JobRead) -> tuple[object, ...]:
         (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
         (read.awaits_admission, read.places_until, read.requests),
         (
-            read.rounds,
-            read.current,
-            read.granted,
-            read.released,
-            read.incarnations,
+            read.live.rounds,
+            read.live.current,
+            read.live.granted,
+            read.live.released,
+            read.live.incarnations,
             read.allocation,
             read.excluded,
-            read.memory,
+            read.live.memory,
         ),
         (read.roles, read.is_preemptible, read.priority, read.queue, read.required, read.backoff_limit),
         (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts, tree.endings),
@@ -329,8 +329,8 @@ def new_round(
     allocation = _next_allocation(job, nodes, now)
     name = allocation.round
     if not names:
-        granted = {**job.granted, name: counts}
-        parameters = live(rounds=[*job.rounds, name], current=name, granted=granted, memory=memory)
+        granted = {**job.live.granted, name: counts}
+        parameters = live(rounds=[*job.live.rounds, name], current=name, granted=granted, memory=memory)
         return change_job(
             job,
             parameters=parameters,
@@ -362,7 +362,7 @@ def _next_allocation(job: JobRead, nodes: Mapping[str, tuple[str, ...]], now: fl
     before = job.allocation
     started = bool(before and before.first)
     return Allocation(
-        round=str(max((number for r in job.rounds if (number := untrusted.whole(r)) is not None), default=0) + 1),
+        round=str(max((number for r in job.live.rounds if (number := untrusted.whole(r)) is not None), default=0) + 1),
         nodes=nodes,
         since=now,
         first=before.first if before and before.first else (now if nodes else 0.0),

@@ -53,7 +53,7 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -
     """Go on without the pods that have been pending for too long, or give the places of the job back."""
     read, most = job.read, limit(job.read, usual)
     at = read.allocation
-    if most is None or not _is_running(job) or at is None or at.round != read.current or not at.is_placed:
+    if most is None or not _is_running(job) or at is None or at.round != read.live.current or not at.is_placed:
         return []
     latest = job.latest_restart
     pods = [pod for pod in job.current_pods if pod.place is not None and pod.place.restart == latest]

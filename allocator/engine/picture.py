@@ -170,7 +170,8 @@ def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeR
     more: dict[str, int] = {}
     for standing in standings:
         read = standing.job.read
-        counted_as = {r.name: request_of(standing, r).get("memory", 0) for r in read.roles if r.name in read.memory}
+        raised = [role for role in read.roles if role.name in read.live.memory]
+        counted_as = {role.name: request_of(standing, role).get("memory", 0) for role in raised}
         for pod in standing.job.current_pods if counted_as else ():
             if pod.place is None or pod.where not in nodes or pod.identity.uid not in standing.pods_in_place:
                 continue

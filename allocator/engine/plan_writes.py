@@ -113,7 +113,7 @@ def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float)
     has_said = last.get("action") == "wait" and last.get("why", "").endswith(_UNPLACED)
     if read.is_preemptible or read.allocation is None or not (has_said or last.get("action") in ("admit", "resize")):
         return None
-    total = sum(read.running(role.name) for role in read.roles)
+    total = sum(read.live.running(role.name) for role in read.roles)
     there = sum(map(len, standing.places.values())) + sum(map(len, standing.done.values()))
     if not standing.is_placed or there >= total:
         why = explainer.reason(j, excluded=standing.excluded)
@@ -126,10 +126,10 @@ def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float)
 def _more_memory(read: JobRead) -> list[str]:
     """The tasks of which a replica ran out of memory, and what the next ones have."""
     return [
-        f"each {role.name} has {quantity('memory', read.memory[role.name])} of memory instead of "
+        f"each {role.name} has {quantity('memory', read.live.memory[role.name])} of memory instead of "
         f"{quantity('memory', role.asked_memory)}, since one ran out of it"
         for role in read.roles
-        if 0 < role.asked_memory < read.memory.get(role.name, 0)
+        if 0 < role.asked_memory < read.live.memory.get(role.name, 0)
     ]
 
 
@@ -170,9 +170,14 @@ def _begin(
         places = _assign(standing.places.get(task, {}), target.get(task, {}), slots=range(count))
         nodes[task] = tuple(places[i] for i in sorted(places))
     at = Allocation(
-        read.current, nodes, now, old.first if old and old.first else now, 0, read.limits if read.is_preemptible else ""
+        read.live.current,
+        nodes,
+        now,
+        old.first if old and old.first else now,
+        0,
+        read.limits if read.is_preemptible else "",
     )
-    parameters = live(granted={**read.granted, read.current: counts})
+    parameters = live(granted={**read.live.granted, read.live.current: counts})
     note = _note(standing, counts, decision["why"])
     need = allocated(read, at)
     if capacity is None or need is None or not job.may_begin or not capacity.fits(need):
@@ -196,10 +201,10 @@ def _move(
         places = _assign(before, target[task], slots=range(count))
         nodes[task] = tuple(places[i] for i in range(count))
     note = _note(standing, counts, decision["why"])
-    running = {role.name: read.running(role.name) for role in read.roles}
+    running = {role.name: read.live.running(role.name) for role in read.roles}
     if running == counts and not job.has_started() and not any(p.is_stopping for p in job.current_pods):
         first = old.first if old and old.first else now
-        at = Allocation(read.current, nodes, now, first, old.moves if old else 0, read.limits)
+        at = Allocation(read.live.current, nodes, now, first, old.moves if old else 0, read.limits)
         return patches.change_job(read, allocation=at, decision=decision, note=note)
     write = replacing_round(job, counts, nodes, now=now, decision=decision, note=note)
     return replace(write, frees=_shrinks(standing, target))
@@ -210,30 +215,30 @@ def _extend(
 ) -> Write:
     """Place a non-preemptible job, or more replicas of it, without moving running ones."""
     read = standing.job.read
-    granted = dict(read.granted[read.current])
-    incarnations = dict(read.incarnations)
-    old = read.allocation if read.allocation and read.allocation.round == read.current else None
+    granted = dict(read.live.counts)
+    incarnations = dict(read.live.incarnations)
+    old = read.allocation if read.allocation and read.allocation.round == read.live.current else None
     nodes: dict[str, tuple[str, ...]] = {}
     for role in read.roles:
         task = role.name
         done = standing.done.get(task, frozenset())
-        running = read.running(task)
+        running = read.live.running(task)
         total = sum(target.get(task, {}).values())
         slots = [i for i in range(running + total) if i not in done]
         places = _assign(standing.places.get(task, {}), target.get(task, {}), slots=slots)
         count = max([running, *(i + 1 for i in places)])
         finished = {i: old.node(task, i) if old else "" for i in done}
         nodes[task] = tuple(places.get(i, finished.get(i, "")) for i in range(count))
-        if not read.has_tail(task) and count > granted.get(task, 0):
+        if not read.live.has_tail(task) and count > granted.get(task, 0):
             for index in range(granted.get(task, 0), count):
                 _next_incarnation(read, task, index, incarnations)
             granted[task] = count
     counts = {task: sum(1 for node in where if node) for task, where in nodes.items()}
     first = old.first if old and old.first else now
-    at = Allocation(read.current, nodes, now, first, old.moves if old else 0)
+    at = Allocation(read.live.current, nodes, now, first, old.moves if old else 0)
     parameters = live(
-        granted={**read.granted, read.current: granted} if granted != dict(read.granted[read.current]) else None,
-        incarnations=incarnations if incarnations != dict(read.incarnations) else None,
+        granted={**read.live.granted, read.live.current: granted} if granted != dict(read.live.counts) else None,
+        incarnations=incarnations if incarnations != dict(read.live.incarnations) else None,
     )
     return patches.change_job(
         read, parameters=parameters, allocation=at, decision=decision, note=_note(standing, counts, decision["why"])
@@ -242,7 +247,7 @@ def _extend(
 
 def _next_incarnation(read: JobRead, task: str, index: int, incarnations: dict[str, str]) -> None:
     """Give an index that was used before a new incarnation: Argo would reuse the result of a node of the same name."""
-    key = f"{read.current}/{task}/{index}"
+    key = f"{read.live.current}/{task}/{index}"
     number = 0
     while f"{key}{f'.{number}' if number else ''}" in read.tree.members:
         number += 1
@@ -256,7 +261,7 @@ def _preempt(standing: Standing, decision: Mapping[str, str], now: float) -> Wri
     lost = f"{standing.displaced}; " if standing.is_displaced else ""
     if not read.is_preemptible or not standing.job.has_started():
         old = read.allocation
-        at = Allocation(read.current, {}, now, old.first if old else 0.0, old.moves if old else 0)
+        at = Allocation(read.live.current, {}, now, old.first if old else 0.0, old.moves if old else 0)
         note = Note("Waiting", f"waits for another place: {lost}{why}")
         return patches.change_job(read, allocation=at, decision=decision, note=note)
     counts = {role.name: role.low for role in read.roles}
@@ -282,7 +287,7 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
             task: tuple("" if index in unused.get(task, {}) else node for index, node in enumerate(places))
             for task, places in old.nodes.items()
         }
-    at = Allocation(read.current, nodes, now, old.first, old.moves)
+    at = Allocation(read.live.current, nodes, now, old.first, old.moves)
     return patches.change_job(read, allocation=at, decision=decision, note=note)
 
 

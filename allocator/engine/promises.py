@@ -198,7 +198,7 @@ def _made(job: Job) -> dict[str, int] | None:
         if pod.place:
             there[pod.place.task] = there.get(pod.place.task, 0) + 1
     most = {role.name: min(role.high, there.get(role.name, 0)) for role in read.roles}
-    granted = {role.name: read.running(role.name) for role in read.roles}
+    granted = {role.name: read.live.running(role.name) for role in read.roles}
     return most if most != granted and all(most[role.name] >= role.low for role in read.roles) else None
 
 

@@ -169,7 +169,7 @@ def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[
     """The restart of all replicas of a preemptible job, of which one failed or was taken away; None if none did."""
     read = job.read
     is_explained = read.has_policy and failing.is_explained(read)
-    if read.tree.failed(read.current) and not _round_is_over(read) and not is_explained:
+    if read.tree.failed(read.live.current) and not _round_is_over(read) and not is_explained:
         if explain_left(job, capacity, pace) > 0:
             return []
         if read.has_policy and read.restarts >= read.backoff_limit:
@@ -179,7 +179,7 @@ def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[
     if again is not None:
         return [again]
     # A round that lost a replica will be replaced: no pods are admitted to it.
-    is_over = is_explained or any(member.startswith(f"{read.current}/") for member in read.tree.recreated)
+    is_over = is_explained or any(member.startswith(f"{read.live.current}/") for member in read.tree.recreated)
     return [] if is_over else None
 
 
@@ -205,7 +205,7 @@ def _after_failures(
         ]
     # Argo may have made a pod before it read the new memory. A round is made with it.
     pods = () if read.is_preemptible else job.current_pods
-    small = [p for p in pods if p.is_gated and p.place and 0 < p.memory < read.memory.get(p.place.task, 0)]
+    small = [p for p in pods if p.is_gated and p.place and 0 < p.memory < read.live.memory.get(p.place.task, 0)]
     why = f"{REJECTED}: it is made again with more memory"
     return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
 
@@ -262,13 +262,13 @@ def _released(job: Job, pod: PodRead) -> str:
     read = job.read
     if pod.identity.uid in job.forgotten:
         return "Argo has forgotten it, and goes on with an earlier attempt"
-    if pod.place is not None and pod.place.round == read.current:
+    if pod.place is not None and pod.place.round == read.live.current:
         return "released, as fewer replicas are wanted"
-    return f"released for round {read.current}"
+    return f"released for round {read.live.current}"
 
 
 def _round_is_over(read: JobRead) -> bool:
-    return read.tree.round_phase.get(read.current, "") in ("Succeeded", "Failed", "Error")
+    return read.tree.round_phase.get(read.live.current, "") in ("Succeeded", "Failed", "Error")
 
 
 def _restart_together(job: Job, now: float) -> list[Write]:
@@ -278,16 +278,16 @@ def _restart_together(job: Job, now: float) -> list[Write]:
     see the pod's end before the parameter; a pod that it has created then is gated, and is ended here as well.
     """
     read = job.read
-    failed = read.tree.failed(read.current)
+    failed = read.tree.failed(read.live.current)
     name = failed[0].split("/", 1)[1].replace("/", "-")
-    restart = read.tree.restart_of.get(read.current, 0)
+    restart = read.tree.restart_of.get(read.live.current, 0)
     rest = [
         pod
         for pod in job.current_pods
         if pod.place and pod.place.restart == restart and not pod.is_stopping and not pod.is_terminating
     ]
-    mark = f"{read.current}/{restart}"
-    if rest and mark not in read.released:
+    mark = f"{read.live.current}/{restart}"
+    if rest and mark not in read.live.released:
         return [patches.change_job(read, parameters=live(released=[mark]))]
     why = f"{name} has failed: the round starts again together"
     out = [patches.stop(pod, job.key, why, timestamp(now)) for pod in rest]
@@ -302,9 +302,9 @@ def _restarts_elsewhere(job: Job, capacity: FreeCapacity, now: float) -> Write |
     read, at = job.read, job.read.allocation
     if not job.is_full or not job.latest_restart or job.has_started() or not next_names(job):
         return None
-    if at is None or at.round != read.current or not at.is_placed or _is_on_lost_node(at, capacity):
+    if at is None or at.round != read.live.current or not at.is_placed or _is_on_lost_node(at, capacity):
         return None
-    return next_round(job, {role.name: read.running(role.name) for role in read.roles}, at.nodes, now=now)
+    return next_round(job, {role.name: read.live.running(role.name) for role in read.roles}, at.nodes, now=now)
 
 
 def _is_on_lost_node(at: Allocation, capacity: FreeCapacity) -> bool:
@@ -320,17 +320,17 @@ def _waits_on_lost_node(job: Job, at: Allocation, capacity: FreeCapacity) -> boo
 def _taken_away(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> Write | None:
     """A new round on the same nodes after a replica's pod was evicted or deleted, as its peers would wait for it."""
     read = job.read
-    prefix = f"{read.current}/"
+    prefix = f"{read.live.current}/"
     gone = sorted(m for m in read.tree.recreated if m.startswith(prefix))
     at = read.allocation
-    if not gone or at is None or at.round != read.current or not at.is_placed:
+    if not gone or at is None or at.round != read.live.current or not at.is_placed:
         return None
     if _waits_on_lost_node(job, at, capacity):
         return None  # planning places it elsewhere
     if capacity.age(at.since) < pace.between_rounds_seconds:
         return None
     name = gone[0].split("/", 1)[1].replace("/", "-")
-    counts = {role.name: read.running(role.name) for role in read.roles}
+    counts = {role.name: read.live.running(role.name) for role in read.roles}
     return next_round(
         job,
         counts,
@@ -343,7 +343,7 @@ def _taken_away(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> Wri
 def _without_place(job: Job, now: float) -> list[Write]:
     """End the pods of a gang whose place was taken back, as some of its pods were not created. They have gates then."""
     at = job.read.allocation
-    if at is None or at.round != job.read.current or at.is_placed:
+    if at is None or at.round != job.read.live.current or at.is_placed:
         return []
     why = "its gang is not complete: it waits for another place"
     return [
@@ -357,7 +357,7 @@ def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Wr
     """End the pods of silent and stalled replicas, as `health.py` has decided. Argo makes them again, which is not
     counted; they get their places back."""
     health, found = job.read.health, job.read.health_state
-    if health is None or health.action != "restart" or found is None or found.round != job.read.current:
+    if health is None or health.action != "restart" or found is None or found.round != job.read.live.current:
         return []
     stop = found.stop
     # Of a text that a user has edited, a time in the future would end each new pod, for ever.
@@ -380,7 +380,7 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     names = ", ".join(pod.identity.name for pod in late)
     where = ", ".join(sorted({pod.pinned for pod in late}))
     note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed again", is_warning=True)
-    if at is None or at.round != read.current:
+    if at is None or at.round != read.live.current:
         return []
     if read.is_preemptible:
         return [place_again(job, set(), now=now, note=note)]
@@ -410,13 +410,13 @@ def _checked(job: Job, now: float) -> list[Write]:
 def _regrant(job: Job, now: float) -> Write | None:
     """Shrink a non-preemptible job to what is asked for: release the highest ranks, and drop them when they end."""
     read = job.read
-    granted = dict(read.granted[read.current])
-    released = set(read.released)
+    granted = dict(read.live.counts)
+    released = set(read.live.released)
     dropped: list[str] = []
     for role in read.roles:
         count = granted.get(role.name, 0)
-        while count > 1 and read.member(role.name, count - 1) in released:
-            member = read.member(role.name, count - 1)
+        while count > 1 and read.live.key(role.name, count - 1) in released:
+            member = read.live.key(role.name, count - 1)
             if not read.tree.is_done(member) or any(pod.member == member for pod in job.pods):
                 break
             count -= 1
@@ -425,16 +425,16 @@ def _regrant(job: Job, now: float) -> Write | None:
         granted[role.name] = count
     leave: list[str] = []
     for role in read.roles:
-        running = read.running(role.name)
-        leave += [read.member(role.name, index) for index in range(max(1, role.wanted), running)]
+        running = read.live.running(role.name)
+        leave += [read.live.key(role.name, index) for index in range(max(1, role.wanted), running)]
     if not dropped and not leave:
         return None
     # A member stays in `released` until it is not granted: Argo reads both parameters each time.
-    parameters = live(granted={**read.granted, read.current: granted}, released=sorted(released | set(leave)))
+    parameters = live(granted={**read.live.granted, read.live.current: granted}, released=sorted(released | set(leave)))
     note = decision = None
     at = read.allocation
     if leave:
-        before = sum(read.running(role.name) for role in read.roles)
+        before = sum(read.live.running(role.name) for role in read.roles)
         note = Note(
             "Resized", f"{before} → {counted(before - len(leave), 'replica')}: {', '.join(_names(leave))} released"
         )
@@ -455,7 +455,7 @@ def _names(members: Sequence[str]) -> list[str]:
 def _rosters(job: Job) -> list[Write]:
     """Update the roster (hosts, rank) of running pods where it has changed."""
     read = job.read
-    counts = {role.name: read.running(role.name) for role in read.roles}
+    counts = {role.name: read.live.running(role.name) for role in read.roles}
     identity = read.identity
     members = roster(identity.name, identity.namespace, counts, short=read.has_short_hosts)
     hosts = members.nodes

@@ -26,6 +26,7 @@ from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.failures import MAIN
 from diflow.state.health import HealthState
+from diflow.state.live import Live
 from diflow.state.memo import MIB, remembered
 from diflow.state.nodecheck import Record
 from diflow.state.nodenames import NodeName, parse
@@ -176,7 +177,6 @@ class JobRead:
     required: str = ""
     backoff_limit: int = 3
     has_policy: bool = False
-    memory: Mapping[str, int] = field(default_factory=dict)
     start_deadline_seconds: int | None = None
     pending_seconds: int | None = None
     health: Health | None = None
@@ -185,11 +185,7 @@ class JobRead:
     rounds_before: int = 0
     requests: tuple[tuple[str, str], ...] = ()
     """The annotations with what users have requested since the submission (`REQUESTS`), by name."""
-    rounds: tuple[str, ...] = ("1",)
-    current: str = "1"
-    granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    released: frozenset[str] = frozenset()
-    incarnations: Mapping[str, str] = field(default_factory=dict)
+    live: Live = field(default_factory=Live)
     allocation: Allocation | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
     excluded: Exclusions = field(default_factory=Exclusions)
@@ -230,26 +226,7 @@ class JobRead:
     def reschedules(self) -> int:
         """Pods created again without counting against backoffLimit, and rounds with a node that were replaced; over all
         Workflows of the job so far."""
-        return self.rounds_before + self.tree.moves + self.tree.rounds_left(self.rounds)
-
-    def member_text(self, task: str, index: int) -> str:
-        """The member of this index in its current incarnation: `2`, or `2.1` after it was released and added again."""
-        return f"{index}{self.incarnations.get(f'{self.current}/{task}/{index}', '')}"
-
-    def member(self, task: str, index: int) -> str:
-        """The member's full name, as in `released` and the tree."""
-        return f"{self.current}/{task}/{self.member_text(task, index)}"
-
-    def running(self, task: str) -> int:
-        """How many replicas of the current round should run: those granted, less the released tail."""
-        count = self.granted.get(self.current, {}).get(task, 0)
-        while self.released and count > 0 and self.member(task, count - 1) in self.released:
-            count -= 1
-        return count
-
-    def has_tail(self, task: str) -> bool:
-        """Whether released members are still in Argo's group."""
-        return self.running(task) < self.granted.get(self.current, {}).get(task, 0)
+        return self.rounds_before + self.tree.moves + self.tree.rounds_left(self.live.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +268,7 @@ def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRead]) -> Callable[[
         return (
             found
             if problem == found.problem
-            else replace(found, problem=problem, roles=(), granted={}, incarnations={})
+            else replace(found, problem=problem, roles=(), live=replace(found.live, granted={}, incarnations={}))
         )
 
     return careful
@@ -312,7 +289,7 @@ def _error_text(error: Exception) -> str:
 
 def too_large(read: JobRead) -> str:
     """Why a job is too large to be planned, in one sentence; "" if it is within all bounds."""
-    granted = sum(read.granted.get(read.current, {}).values())
+    granted = sum(read.live.counts.values())
     replicas = max(sum(max(role.high, role.wanted) for role in read.roles), granted)
     sizes = (
         ("replicas in all", replicas, bounds.MOST_REPLICAS),
@@ -477,7 +454,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "decision": decision_fields(state.decision),
     }
     if base["continued_in"]:
-        return JobRead(**base, rounds=(), current="")
+        return JobRead(**base, live=Live((), ""))
     if base["has_ended"]:
         return JobRead(**base)
     try:
@@ -490,11 +467,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     nodes, offloaded = nodes_of(obj)
     return JobRead(
         **base,
-        rounds=state.rounds,
-        current=state.current,
-        granted=state.granted,
-        released=state.released,
-        incarnations=state.incarnations,
+        live=state.live,
         roles=roles,
         is_preemptible=state.is_preemptible,
         priority=keys.WORKFLOW_PRIORITIES.get(state.priority, 0),
@@ -512,7 +485,6 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
         has_policy=state.has_rules,
-        memory=state.memory,
         tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.has_rules else None),
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
@@ -555,13 +527,15 @@ def _roles(state: JobState, job: DIJob) -> tuple[Role, ...]:
         out.append(
             Role(
                 task.name,
-                *_pod_of(job, i, state.memory.get(task.name)),
+                *_pod_of(job, i, state.live.memory.get(task.name)),
                 submitted=task.replicas,
                 low=found.low,
                 high=found.high,
                 wanted=found.wanted,
                 unit=task.node_unit or 1,
-                asked_memory=memory.of_container(_main(task).get("resources"))[0] if task.name in state.memory else 0,
+                asked_memory=memory.of_container(_main(task).get("resources"))[0]
+                if task.name in state.live.memory
+                else 0,
                 max_memory=amounts.amount("memory", task.max_memory, "maxMemory") if task.max_memory else None,
             )
         )

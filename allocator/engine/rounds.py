@@ -49,7 +49,7 @@ def replacing_round(
     Of a suspended job Argo judges no failure, however long ago that was.
     """
     read = job.read
-    is_certain = read.is_suspended or read.tree.failed(read.current) or not job.current_pods
+    is_certain = read.is_suspended or read.tree.failed(read.live.current) or not job.current_pods
     failure = read.tree.failure if is_certain else ""
     if not failure:
         return next_round(job, counts, nodes, now=now, decision=decision, note=note)
@@ -91,7 +91,7 @@ def place_again(
         counts = {role.name: role.low for role in read.roles}
         return next_round(job, counts, {}, now=now, excluded=excluded, memory=memory, **note_and_decision)
     moved = None
-    if gone and at is not None and at.round == read.current:
+    if gone and at is not None and at.round == read.live.current:
         nodes = {
             task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
             for task, places in at.nodes.items()

@@ -144,13 +144,13 @@ def stand(job: Job, capacity: FreeCapacity, *, keep_cordoned: bool = False) -> S
     """What a job holds by its allocation, and whether it has lost its place."""
     read = job.read
     at = read.allocation or allocation_of_pods(job)
-    if at is None or at.round != read.current or not at.is_placed:
+    if at is None or at.round != read.live.current or not at.is_placed:
         return Standing(job)
     held: Places = {}
     done: dict[str, frozenset[int]] = {}
     for role in read.roles:
-        running = min(read.running(role.name), read.granted[read.current].get(role.name, 0))
-        finished = frozenset(i for i in range(running) if read.tree.finished(read.member(role.name, i)))
+        running = read.live.running(role.name)
+        finished = frozenset(i for i in range(running) if read.tree.finished(read.live.key(role.name, i)))
         done[role.name] = finished
         held[role.name] = {
             i: node for i in range(running) if i not in finished and (node := at.node(role.name, i)) != ""
@@ -175,10 +175,10 @@ def allocation_of_pods(job: Job) -> Allocation | None:
     """The allocation derived from the pods, for when the annotation is missing or invalid."""
     where = {(p.place.task, p.place.index): p.where for p in job.current_pods if p.place and p.where}
     nodes = {
-        role.name: tuple(where.get((role.name, i), "") for i in range(job.read.running(role.name)))
+        role.name: tuple(where.get((role.name, i), "") for i in range(job.read.live.running(role.name)))
         for role in job.read.roles
     }
-    return Allocation(job.read.current, nodes) if where else None
+    return Allocation(job.read.live.current, nodes) if where else None
 
 
 def is_planned(job: Job) -> bool:
@@ -205,7 +205,7 @@ def request_of(standing: Standing, role: Role) -> Mapping[str, int]:
     """The request of one replica: from its pods, which include what Argo adds, else from its template."""
     for pod in (*standing.job.pods, *standing.job.old_pods):
         if pod.place is not None and pod.place.task == role.name:
-            has = standing.job.read.memory.get(role.name)
+            has = standing.job.read.live.memory.get(role.name)
             return pod.request if has is None else _with_more(pod, role, has)
     return role.request
 
@@ -270,12 +270,12 @@ def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[in
         if any(standing.done.values()):
             return held, held
         return role.low, min(role.high, max(role.low, (standing.most or {}).get(role.name, role.high)))
-    running = read.running(role.name)
+    running = read.live.running(role.name)
     if done and done == running:
         return 0, 0  # Argo's group has ended, and accepts no more members
     if not standing.is_placed:
         return role.wanted - done, role.wanted - done
     # No members can be added behind released ones that are still in the group.
-    high = running if read.has_tail(role.name) else max(running, role.wanted)
+    high = running if read.live.has_tail(role.name) else max(running, role.wanted)
     high = max(held, high - done)
     return min(high, max(1, held)), high

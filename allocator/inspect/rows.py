@@ -252,8 +252,8 @@ def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
 
 def _job(job: Job, share: float, left_out: str, is_open: Mapping[str, bool]) -> JobRow:
     read = job.read
-    placed = bool(read.allocation and read.allocation.round == read.current and read.allocation.has_node)
-    granted = sum(read.running(role.name) for role in read.roles) if placed else 0
+    placed = bool(read.allocation and read.allocation.round == read.live.current and read.allocation.has_node)
+    granted = sum(read.live.running(role.name) for role in read.roles) if placed else 0
     live = [pod for pod in job.pods if not pod.is_terminating]
     observed = sum(pod.phase == "Running" for pod in live)
     done = sum(read.tree.finished(member) for _, _, member in job.members()) if granted else 0

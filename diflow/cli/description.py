@@ -188,8 +188,8 @@ def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
     annotations = job.workflow["metadata"].get("annotations") or {}
     record = Record.parse(annotations.get(keys.NODE_CHECK))
     state = JobState.parse(job.workflow)
-    count = len(record.entries) if record.round == state.current else 0
-    parts = [f"{count} of {job.status.replicas} replicas in round {state.current}"]
+    count = len(record.entries) if record.round == state.live.current else 0
+    parts = [f"{count} of {job.status.replicas} replicas in round {state.live.current}"]
     has_command = isinstance(given, dict) and bool(given.get("command"))
     output = _output_of_check(job) if has_command else []
     if not count and has_command:

@@ -206,7 +206,7 @@ def _more(draft: _Draft, state: JobState, by: int) -> None:
     task = elastic(state.tasks, bounds=draft.bounds)
     index = next(i for i, one in enumerate(job.tasks) if one.name == task)
     # A preemptible job has as many as the allocator grants: the status has reported those.
-    now = state.running(task) if job.preemptible else draft.wanted.get(task, job.tasks[index].replicas)
+    now = state.live.running(task) if job.preemptible else draft.wanted.get(task, job.tasks[index].replicas)
     number = now + by
     try:
         if not 1 <= number <= MOST_REPLICAS:

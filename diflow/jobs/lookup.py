@@ -59,7 +59,7 @@ class Job:
     def round(self) -> str:
         """The current round ("1", "2" ...); "" if the parameters are unreadable."""
         state = JobState.parse(self.workflow)
-        return "" if state.problem else state.current
+        return "" if state.problem else state.live.current
 
 
 def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> Job:

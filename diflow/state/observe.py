@@ -7,7 +7,7 @@ Kubernetes writes it (`2026-11-21T09:40:44Z`), whose alphabetical order is chron
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -195,11 +195,11 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
     """As `observe`, for a Workflow whose `state` is already parsed."""
     fields = _Fields(
         name=state.name,
-        round=state.current,
-        rounds=state.rounds,
+        round=state.live.current,
+        rounds=state.live.rounds,
         tasks=tuple(task.name for task in state.tasks),
-        released=state.released,
-        incarnations=dict(state.incarnations),
+        released=state.live.released,
+        incarnations=dict(state.live.incarnations),
         backoff_limit=state.backoff_limit,
         restarts=state.restarts_before,
         has_counted=state.restarts_before > 0,
@@ -222,8 +222,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
     found, offloaded = nodes.nodes(workflow, pods)
     if modules.is_one(workflow):  # the job is its coordinator, which is in the first round
         found = tuple(node for node in found if node.place is None or node.place.round == FIRST_ROUND)
-        state = replace(state, rounds=(FIRST_ROUND,))
-        fields["rounds"] = state.rounds
+        fields["rounds"] = (FIRST_ROUND,)
     by_node = {nodes.node_id_of(pod): pod for pod in pods}
     tasks = dict.fromkeys(fields.pop("tasks"))
     rules_of = cache(state.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
@@ -249,8 +248,8 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
     tree = read_tree(found, is_offloaded=offloaded)
     fields |= _Fields(
         tasks=tuple(tasks),
-        granted=dict(state.granted[state.current]),
-        running={task.name: state.running(task.name) for task in state.tasks},
+        granted=dict(state.live.counts),
+        running={task.name: state.live.running(task.name) for task in state.tasks},
         initial={task.name: task.replicas for task in state.tasks},
         attempts=tuple(attempts),
         restarts=tree.restarts + state.restarts_before,

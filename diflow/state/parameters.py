@@ -40,6 +40,7 @@ from diflow.state.allocation import Allocation, point_in_time
 from diflow.state.exclusions import Exclusions
 from diflow.state.failures import ALWAYS, Rules, rules_of
 from diflow.state.health import HealthState
+from diflow.state.live import Live
 from diflow.state.memo import MIB, remembered
 from diflow.state.memory import MOST_MIB
 from diflow.state.patches import NOT_ADMITTED, live, merged
@@ -97,14 +98,14 @@ class TaskState:
 class JobState:
     """The state of a job as its Workflow has it. `name` is the job's, `workflow` this Workflow's.
 
-    `granted` has the replicas that may run by round and task, `wanted` and `bounds` what the user requested since the
-    submission. `awaits_admission`: it has no pods, as the allocator has not admitted it yet; `is_suspended`: by a user.
-    `is_hidden`: Argo does not see it until the allocator's first decision (`keys.INSTANCE`).
-    `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not).
+    `wanted` and `bounds` have what the user requested since the submission. `awaits_admission`: it has no pods, as the
+    allocator has not admitted it yet; `is_suspended`: by a user. `is_hidden`: Argo does not see it until the
+    allocator's first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds
+    since 1970; 0: they are not).
 
     `failures`: the rules of its failure policy, None without one; `checks_nodes`: its node check has a command of the
-    user's; `has_allocator`: it was submitted to be placed by the allocator. `memory`: the MiB of the next pods of the
-    tasks that may get more. `excluded`: the nodes that are left out for it.
+    user's; `has_allocator`: it was submitted to be placed by the allocator. `excluded`: the nodes that are left out
+    for it.
 
     `dijob` is the text of the annotation, which `diflow.job.read_annotation` parses with its templates.
     `parameters` has all parameters in order, to be written back. `is_job`: diflow made the Workflow. Times are RFC
@@ -140,12 +141,7 @@ class JobState:
     failures: tuple[GivenRule, ...] | None = None
     checks_nodes: bool = False
     has_allocator: bool = False
-    memory: Mapping[str, int] = field(default_factory=dict)
-    rounds: tuple[str, ...] = ("1",)
-    current: str = "1"
-    granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    released: frozenset[str] = frozenset()
-    incarnations: Mapping[str, str] = field(default_factory=dict)
+    live: Live = field(default_factory=Live)
     wanted: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     profilings: str = ""
@@ -180,7 +176,7 @@ class JobState:
         return rules_of(
             self.failures,
             has_allocator=self.has_allocator,
-            has_memory=task in self.memory,
+            has_memory=task in self.live.memory,
             main=main,
             checks_nodes=self.checks_nodes,
         )
@@ -194,21 +190,6 @@ class JobState:
         """The value of a parameter of the Workflow, or ""."""
         return next((value for known, value in self.parameters if known == name), "")
 
-    def member(self, round_: str, task: str, index: int) -> str:
-        """The name of a replica's newest incarnation in this round: its index, or "2.1"."""
-        return f"{index}{self.incarnations.get(f'{round_}/{task}/{index}', '')}"
-
-    def running(self, task: str) -> int:
-        """How many replicas of the current round should run: those granted, less the released tail."""
-        count = self.granted.get(self.current, {}).get(task, 0)
-        while (
-            count > 0
-            and self.released
-            and f"{self.current}/{task}/{self.member(self.current, task, count - 1)}" in self.released
-        ):
-            count -= 1
-        return count
-
     @classmethod
     def parse(cls, workflow: Object) -> JobState:
         """Read a Workflow. It never raises: errors are in `problem` and `complaints`."""
@@ -217,7 +198,7 @@ class JobState:
         try:
             _check_bytes(fields["parameters"])
             fields |= _submitted(fields)
-            fields |= _live(fields)
+            fields["live"] = _live(fields)
         except TooLargeParametersError as error:
             return cls(**fields | {"problem": str(error), "parameters": ()})  # too large to keep
         except InvalidError as error:
@@ -468,16 +449,16 @@ def _no_job(path: str) -> InvalidError:
     return InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({path})")
 
 
-def _live(fields: _Fields) -> _Fields:
+def _live(fields: _Fields) -> Live:
     """The parameters that only the allocator writes. Raises InvalidError if they were edited."""
     values = dict(fields["parameters"])
     names = (*_LIVE, keys.PARAM_INCARNATIONS, keys.PARAM_MEMORY)
     given = tuple((name, values[name]) for name in names if name in values)
-    return dict(_read_live((given, tuple(task.name for task in fields["tasks"]), bool(fields["continued_in"]))))
+    return _read_live((given, tuple(task.name for task in fields["tasks"]), bool(fields["continued_in"])))
 
 
 @remembered(most_bytes=4 * MIB, size=lambda key: sum(200 + len(value) for _, value in key[0]) + 100 * len(key[1]))
-def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> _Fields:
+def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> Live:
     """As `_live`, from (these parameters, the names of the tasks, whether the job goes on in another Workflow).
 
     Most jobs have the same few values: those that wait, and those that run as they were submitted.
@@ -515,14 +496,7 @@ def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> _Fields:
     memory = _json(values, keys.PARAM_MEMORY, dict, missing="{}")
     if not all(task in tasks and untrusted.is_count(mib, most=MOST_MIB) for task, mib in memory.items()):
         raise _edited(keys.PARAM_MEMORY, 'the MiB of tasks of the job, such as {"learner":2048}')
-    return {
-        "memory": memory,
-        "rounds": tuple(rounds),
-        "current": current,
-        "granted": granted,
-        "released": frozenset(released),
-        "incarnations": incarnations,
-    }
+    return Live(tuple(rounds), current, granted, frozenset(released), incarnations, memory)
 
 
 def submitted_replicas(head: Object) -> dict[str, int]:

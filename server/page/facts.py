@@ -261,7 +261,7 @@ def _job(obj: Object, state: JobState) -> JobFacts:
     seen = observe_state(state, obj)
     now = status.derive_seen(obj, seen)
     at = state.allocation
-    is_placed = not state.is_gang or (at is not None and at.round == state.current and at.has_node)
+    is_placed = not state.is_gang or (at is not None and at.round == state.live.current and at.has_node)
     decision = state.decision if state.decision and state.decision.action != "keep" else None
     tasks = _tasks(state, seen, now, is_placed=is_placed)
     past = history(
@@ -324,7 +324,7 @@ def _tasks(state: JobState, seen: Observation, now: JobStatus, *, is_placed: boo
                 low=low,
                 high=high,
                 wanted=number,
-                granted=state.running(name) if is_placed else 0,
+                granted=state.live.running(name) if is_placed else 0,
                 observed=0 if now.ended else ready[name],
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.records import Identity, JobRead, NodeRead, PodRead, Role
 from diflow.allocator.model.predicates import Where
 from diflow.state.allocation import Allocation
+from diflow.state.live import Live
 from diflow.state.nodenames import parse
 from diflow.state.tree import Tree
 
@@ -23,15 +25,22 @@ def role(name: str = "w", replicas: int = 2, *, low: int | None = None, wanted: 
     return Role(name, CPU, Where(), (), submitted=replicas, low=asked if low is None else low, high=asked, wanted=asked)
 
 
+_LIVE = {field.name for field in dataclasses.fields(Live)}
+
+
 def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fields: Any) -> JobRead:
     """A job whose current round is `current`, placed on `nodes` (None: it was never placed)."""
     roles = roles or (role(),)
     current = fields.get("current", "1")
-    given: dict[str, Any] = {
-        "roles": roles,
+    state = {
         "rounds": tuple(str(i + 1) for i in range(int(current))),
         "current": current,
         "granted": {current: {r.name: r.submitted for r in roles}},
+    }
+    state |= {name: fields.pop(name) for name in _LIVE & fields.keys()}
+    given: dict[str, Any] = {
+        "roles": roles,
+        "live": Live(**state),
         "allocation": None if nodes is None else Allocation(current, nodes, since=NOW - 1000, first=NOW - 1000),
         "parameters": (
             ("rounds", '["1"]'),

@@ -96,6 +96,6 @@ def test_the_states_of_two_jobs_are_their_own() -> None:
     first, second = state("one"), state("two", **{keys.REQUESTED: "{}"})
     assert not first.problem
     assert not second.problem
-    assert first.granted == second.granted
+    assert first.live.granted == second.live.granted
     assert (first.workflow, second.workflow) == ("one", "two")
     assert first.parameter(keys.PARAM_REPLICAS) != second.parameter(keys.PARAM_REPLICAS) == "{}"

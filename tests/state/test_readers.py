@@ -52,13 +52,13 @@ def test_no_reader_raises_and_all_agree_whether_a_job_can_be_read(body: dict[str
 
 def check_that_all_see_the_same(body: dict[str, Any], state: JobState, allocator: JobRead) -> None:
     server, page, shown = servers(body), pages(body), derive(body)
-    assert state.running("worker") == server.counts["worker"]
-    assert 1 <= state.granted[state.current]["worker"] <= 2000
+    assert state.live.running("worker") == server.counts["worker"]
+    assert 1 <= state.live.granted[state.live.current]["worker"] <= 2000
     if page is not None and not page.problem:
         assert (page.restarts, page.reschedules) == (shown.restarts, shown.reschedules)
-        assert page.tasks[0].granted in (0, state.running("worker"))
+        assert page.tasks[0].granted in (0, state.live.running("worker"))
     if not (state.has_ended or state.continued_in or allocator.problem):
-        assert allocator.running("worker") == state.running("worker")
+        assert allocator.live.running("worker") == state.live.running("worker")
         assert (allocator.restarts, allocator.reschedules) == (shown.restarts, shown.reschedules)
         assert (allocator.priority > 0) == (state.priority == "high")
     with contextlib.suppress(InvalidError):
@@ -115,15 +115,15 @@ def test_a_replica_that_is_granted_and_released_does_not_run_for_any_reader() ->
     body["metadata"]["annotations"]["diflow/allocation"] = '{"round":"1","nodes":{"worker":["a","b","c"]}}'
     page = pages(body)
     assert page is not None
-    assert JobState.parse(body).running("worker") == 1
-    assert (servers(body).counts, allocators(body).running("worker")) == ({"worker": 1}, 1)
+    assert JobState.parse(body).live.running("worker") == 1
+    assert (servers(body).counts, allocators(body).live.running("worker")) == ({"worker": 1}, 1)
     assert (page.tasks[0].granted, derive(body).replicas) == (1, 1)
 
 
 def test_a_replica_that_is_released_before_the_tail_runs_for_every_reader() -> None:
     body = edited(granted='{"1":{"worker":3}}', released='["1/worker/0"]')
-    assert JobState.parse(body).running("worker") == 3
-    assert (servers(body).counts, allocators(body).running("worker")) == ({"worker": 3}, 3)
+    assert JobState.parse(body).live.running("worker") == 3
+    assert (servers(body).counts, allocators(body).live.running("worker")) == ({"worker": 3}, 3)
     assert derive(body).replicas == 3
 
 

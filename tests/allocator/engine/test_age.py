@@ -9,6 +9,7 @@ from diflow.allocator.engine.cluster_state import ClusterState, assemble
 from diflow.allocator.engine.picture import picture
 from diflow.allocator.engine.records import Identity, JobRead, read_workflow
 from diflow.allocator.policies.waiting import start_order
+from diflow.state.live import Live
 from tests.allocator.engine.test_records import workflow
 from tests.allocator.values import NOW, capacity, node, read
 
@@ -17,7 +18,7 @@ def part(name: str, *, age: float, continues: str = "", uid: str = "", continued
     made = replace(read(), identity=Identity("ns", name, f"uid-{name}", "1"), created_seconds=NOW - age, name=name)
     if continues:
         made = replace(made, name="first", part=2, continues=f"ns/{continues}", continues_uid=uid or f"uid-{continues}")
-    return replace(made, rounds=(), current="", continued_in=continued_in) if continued_in else made
+    return replace(made, live=Live((), ""), continued_in=continued_in) if continued_in else made
 
 
 def state(*reads: JobRead) -> ClusterState:

@@ -31,6 +31,7 @@ from diflow.server.api.models import Profiling
 from diflow.state import signals, untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.health import HealthState
+from diflow.state.live import Live
 from diflow.state.nodenames import NodeName
 from tests.allocator.fakeargo import EPOCH
 
@@ -89,7 +90,7 @@ class Training:
             EPOCH,
             name=self.name,
             roles=(role,),
-            granted={"1": {"worker": RANKS}},
+            live=Live(granted={"1": {"worker": RANKS}}),
             allocation=allocation,
             health=self.health,
         )

@@ -267,7 +267,7 @@ def test_one_failed_replica_of_a_preemptible_job_stops_the_others() -> None:
     peer = pod("w-1", restart=0, on="b")
     (first,) = out(job(doing, peer))
     assert parameters(first)["released"] == ["1/0"], "Argo would start again what is stopped and wanted"
-    doing = replace(doing, released=frozenset({"1/0"}))
+    doing = replace(doing, live=replace(doing.live, released=frozenset({"1/0"})))
     (write,) = out(job(doing, peer))
     assert write.body == {"spec": {"activeDeadlineSeconds": 1}}
     assert write.note is not None

@@ -36,7 +36,7 @@ def test_what_diflow_renders_is_understood() -> None:
     assert (read.problem, read.complaint) == ("", "")
     assert read.key == "ns/one"
     assert [(r.name, r.low, r.high) for r in read.roles] == [("worker", 1, 2)]
-    assert read.running("worker") == 2
+    assert read.live.running("worker") == 2
 
 
 DEEP = "[" * 100_000
@@ -137,8 +137,8 @@ def test_nothing_that_is_edited_in_raises(parameters: dict[str, Any], annotation
     read = read_workflow(workflow(parameters=parameters, annotations=annotations))
     if not read.problem:
         assert [role.name for role in read.roles] == ["worker"]
-        assert 1 <= read.granted[read.current]["worker"] <= 100_000
-        assert read.current in read.rounds
+        assert 1 <= read.live.granted[read.live.current]["worker"] <= 100_000
+        assert read.live.current in read.live.rounds
 
 
 def test_a_round_whose_pods_never_got_a_node_is_no_reschedule() -> None:

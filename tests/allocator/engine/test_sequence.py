@@ -20,6 +20,7 @@ from diflow.allocator.model.plan import ADMIT, KEEP, Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.kube.kinds import WORKFLOW
+from diflow.state.live import Live
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
 from tests.policies.generators import snapshots
@@ -243,8 +244,8 @@ def test_a_decision_is_made_again_when_its_user_asks_for_something_else_meanwhil
 @pytest.mark.parametrize(
     "change",
     [
-        {"rounds": ("1", "2")},
-        {"granted": {"1": {"w": 9}}},
+        {"live": Live(("1", "2"), granted={"1": {"w": 2}})},
+        {"live": Live(granted={"1": {"w": 9}})},
         {"is_stopping": True},
         {"is_suspended": True},
         {"roles": (values.role(replicas=3),)},
