@@ -190,7 +190,7 @@ def _chosen(seen: Observation, wanted: Wanted) -> list[tuple[Attempt, int]]:
     ranks = _ranks(seen)
     by_replica: dict[tuple[str, int], list[Attempt]] = {}
     for attempt in seen.attempts:
-        if attempt.round == seen.round:
+        if attempt.round == seen.live.current:
             by_replica.setdefault((attempt.task, attempt.index), []).append(attempt)
     back = 2 if wanted.previous else 1
     found = [
@@ -200,7 +200,7 @@ def _chosen(seen: Observation, wanted: Wanted) -> list[tuple[Attempt, int]]:
 
 
 def _ranks(seen: Observation) -> dict[tuple[str, int], int]:
-    keys = [(task, index) for task in seen.tasks for index in range(seen.granted.get(task, 0))]
+    keys = [(task, index) for task in seen.tasks for index in range(seen.live.counts.get(task, 0))]
     return {key: rank for rank, key in enumerate(keys)}
 
 
@@ -209,7 +209,7 @@ def _check_choice(seen: Observation, wanted: Wanted, chosen: list[tuple[Attempt,
 
     if wanted.task and wanted.task not in seen.tasks:
         raise NotFoundError(f"{seen.name} has no task {wanted.task}: it has {', '.join(seen.tasks)}")
-    count = seen.granted.get(wanted.task, 0) if wanted.task else sum(seen.granted.values())
+    count = seen.live.counts.get(wanted.task, 0) if wanted.task else sum(seen.live.counts.values())
     if wanted.rank is not None and wanted.rank >= count and not chosen:
         what = f"{wanted.task} of {seen.name}" if wanted.task else seen.name
         raise NotFoundError(f"{what} has no rank {wanted.rank}: its ranks are 0 to {count - 1}")
@@ -292,7 +292,7 @@ class _Readers:
         if self._passed is None:
             _check_choice(seen, self._wanted, _chosen(seen, self._wanted))
             self._passed = {attempt.node_id for attempt in seen.attempts if _is_old(attempt, seen)}
-        names = [len(f"{task}-{count - 1}") for task, count in seen.granted.items() if count]
+        names = [len(f"{task}-{count - 1}") for task, count in seen.live.counts.items() if count]
         self._printer.width = max([self._printer.width, *names])
         ranks = _ranks(seen)
         by_node = {attempt.node_id: attempt for attempt in seen.attempts if attempt.node_id not in self._passed}
@@ -329,7 +329,7 @@ class _Readers:
 def _is_old(attempt: Attempt, seen: Observation) -> bool:
     """A newer attempt of the same replica exists."""
     newest = seen.latest().get((attempt.task, attempt.index))
-    return attempt.round != seen.round or (newest is not None and newest.order > attempt.order)
+    return attempt.round != seen.live.current or (newest is not None and newest.order > attempt.order)
 
 
 def _follow_pod(

@@ -39,13 +39,13 @@ def rows(seen: Observation, *, now: datetime) -> list[Row]:
     moves: dict[tuple[str, int], int] = {}
     for past in seen.attempts:
         # As the sum of the job: one that never had a node is no reschedule.
-        if past.round == seen.round and past.uncounted and (past.host or past.placed):
+        if past.round == seen.live.current and past.uncounted and (past.host or past.placed):
             key = (past.task, past.index)
             moves[key] = moves.get(key, 0) + 1
     out = []
     rank = 0
     for task in seen.tasks:
-        for index in range(seen.granted.get(task, 0)):
+        for index in range(seen.live.counts.get(task, 0)):
             attempt = latest.get((task, index))
             out.append(_row(f"{task}-{index}", rank, attempt, moves.get((task, index), 0), now=now))
             rank += 1

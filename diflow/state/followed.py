@@ -111,10 +111,10 @@ def _news(attempt: Attempt, follower: Attempt) -> Iterator[str]:
 
 
 def _nothing(seen: Observation, attempt: Attempt) -> str:
-    if seen.is_left and attempt.round == seen.rounds[-1] and attempt.verdict is not None:
+    if seen.is_left and attempt.round == seen.live.rounds[-1] and attempt.verdict is not None:
         return f"all replicas were started again{'' if attempt.verdict.is_counted else ', not counted'}"
     if seen.closing:
         return "the job ended"
-    if seen.was_released(attempt) or attempt.round != seen.round:
+    if seen.was_released(attempt) or attempt.round != seen.live.current:
         return "not replaced"
     return "waits to be started again"

@@ -131,7 +131,7 @@ def _restarting(seen: Observation, latest: Latest) -> str:
     failed = [
         a
         for a in seen.attempts
-        if a.round == seen.round
+        if a.round == seen.live.current
         and a.phase == "Failed"
         and not a.was_taken_away
         and ((a.task, a.index) in unready or a.restart < restart)
@@ -148,7 +148,11 @@ def _moving(seen: Observation, latest: Latest) -> str:
     lost += [a.replica for a in latest.values() if (a.was_taken_away or a.is_lost) and a.replica not in lost]
     if lost:
         return f"{_names(lost)} {'gets a new pod' if len(lost) == 1 else 'get new pods'}"
-    return f"moves to round {seen.round}" if len(seen.rounds) > 1 or seen.past else "the number of replicas changed"
+    return (
+        f"moves to round {seen.live.current}"
+        if len(seen.live.rounds) > 1 or seen.past
+        else "the number of replicas changed"
+    )
 
 
 def _waits(seen: Observation, latest: Latest) -> str:

@@ -7,7 +7,7 @@ Kubernetes writes it (`2026-11-21T09:40:44Z`), whose alphabetical order is chron
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from diflow.state import failures, modules, nodes, signals, untrusted
 from diflow.state.advice import with_advice
 from diflow.state.failures import Rules, Verdict
 from diflow.state.health import HealthState
+from diflow.state.live import Live
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import Node
 from diflow.state.parameters import Decision, JobState, past_phases
@@ -102,8 +103,7 @@ class Attempt:
 class Observation:
     """The observed state of a job.
 
-    `attempts` are in the order of `Attempt.order`. `granted` has the replicas of the current round by task, `initial`
-    those of the first round; `incarnations` the suffixes of replicas that came back, by "round/task/index". `closing`:
+    `attempts` are in the order of `Attempt.order`. `initial` has the replicas of the first round by task. `closing`:
     Argo starts no more pods, because the Workflow has ended or is being stopped; `gave_up`: the job stopped it, as its
     backoffLimit is used up. `restarts` and `reschedules` count over all replicas, rounds and Workflows of the job;
     `has_counted`: some of these restarts are of rounds that were replaced before Argo counted them, or of earlier
@@ -115,18 +115,14 @@ class Observation:
     """
 
     name: str
-    round: str
-    rounds: tuple[str, ...]
+    live: Live
     tasks: tuple[str, ...]
-    released: frozenset[str]
-    incarnations: dict[str, str]
     backoff_limit: int
     restarts: int
     reschedules: int
     closing: bool
     decision: Decision | None
     profilings: dict[str, Any]
-    granted: dict[str, int] = field(default_factory=dict)
     initial: dict[str, int] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()
     gave_up: bool = False
@@ -147,23 +143,19 @@ class Observation:
         """The replicas that should run now, each as (task, index): those granted, less the released tail."""
         return frozenset((task, index) for task, count in self.running.items() for index in range(count))
 
-    def member(self, round_: str, task: str, index: int) -> str:
-        """The name of a replica's newest incarnation in this round: its index, or "2.1"."""
-        return f"{index}{self.incarnations.get(f'{round_}/{task}/{index}', '')}"
-
     def was_released(self, attempt: Attempt) -> bool:
         """It was stopped on purpose: it is in `released`, was dropped since, or came back as another incarnation."""
         return (
-            attempt.key in self.released
-            or attempt.member != self.member(attempt.round, attempt.task, attempt.index)
-            or (attempt.round == self.round and attempt.index >= self.granted.get(attempt.task, 0))
+            attempt.key in self.live.released
+            or attempt.member != self.live.member(attempt.round, attempt.task, attempt.index)
+            or (attempt.round == self.live.current and attempt.index >= self.live.counts.get(attempt.task, 0))
         )
 
     @property
     def unhealthy(self) -> str:
         """Which replicas of the current round are silent, stalled or slow, or ""."""
         found = self.health
-        return found.why if found is not None and found.is_about(self.round) and not self.closing else ""
+        return found.why if found is not None and found.is_about(self.live.current) and not self.closing else ""
 
     @property
     def gated(self) -> str:
@@ -177,12 +169,12 @@ class Observation:
 
     def latest(self) -> dict[tuple[str, int], Attempt]:
         """The newest attempt of each replica in the current round and in its present incarnation, by (task, index)."""
-        current = [a for a in self.attempts if a.round == self.round]
+        current = [a for a in self.attempts if a.round == self.live.current]
         restart = max((a.restart for a in current), default=0)
         return {
             (a.task, a.index): a
             for a in current
-            if a.restart == restart and a.member == self.member(self.round, a.task, a.index)
+            if a.restart == restart and a.member == self.live.member(a.round, a.task, a.index)
         }
 
 
@@ -195,11 +187,8 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
     """As `observe`, for a Workflow whose `state` is already parsed."""
     fields = _Fields(
         name=state.name,
-        round=state.live.current,
-        rounds=state.live.rounds,
+        live=state.live,
         tasks=tuple(task.name for task in state.tasks),
-        released=state.live.released,
-        incarnations=dict(state.live.incarnations),
         backoff_limit=state.backoff_limit,
         restarts=state.restarts_before,
         has_counted=state.restarts_before > 0,
@@ -222,7 +211,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
     found, offloaded = nodes.nodes(workflow, pods)
     if modules.is_one(workflow):  # the job is its coordinator, which is in the first round
         found = tuple(node for node in found if node.place is None or node.place.round == FIRST_ROUND)
-        fields["rounds"] = (FIRST_ROUND,)
+        fields["live"] = replace(state.live, rounds=(FIRST_ROUND,))
     by_node = {nodes.node_id_of(pod): pod for pod in pods}
     tasks = dict.fromkeys(fields.pop("tasks"))
     rules_of = cache(state.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
@@ -248,12 +237,11 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
     tree = read_tree(found, is_offloaded=offloaded)
     fields |= _Fields(
         tasks=tuple(tasks),
-        granted=dict(state.live.counts),
         running={task.name: state.live.running(task.name) for task in state.tasks},
         initial={task.name: task.replicas for task in state.tasks},
         attempts=tuple(attempts),
         restarts=tree.restarts + state.restarts_before,
-        reschedules=tree.moves + tree.rounds_left(fields["rounds"]) + state.rounds_before,
+        reschedules=tree.moves + tree.rounds_left(fields["live"].rounds) + state.rounds_before,
         gave_up=gave_up,
         offloaded=offloaded,
         is_stuck=tree.is_stuck,

@@ -293,7 +293,7 @@ def _healthy(seen: Observation) -> Condition | None:
         return None
     if not seen.unhealthy:
         status, message = "True", found.last or "all replicas advance"
-        reason = "ReplicasAdvance" if found.round == seen.round else "Restarted"
+        reason = "ReplicasAdvance" if found.round == seen.live.current else "Restarted"
     elif found.is_unheard:
         status, reason, message = "Unknown", "NotJudged", found.why
     else:
@@ -320,7 +320,7 @@ def _task_status(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -
 def _allocation(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> dict[str, list[str]]:
     out: dict[str, list[str]] = {}
     for task in seen.tasks:
-        hosts = [latest[task, i].host if (task, i) in latest else "" for i in range(seen.granted.get(task, 0))]
+        hosts = [latest[task, i].host if (task, i) in latest else "" for i in range(seen.live.counts.get(task, 0))]
         if any(hosts):
             out[task] = hosts
     return out

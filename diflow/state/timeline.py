@@ -69,9 +69,9 @@ class _Replay:
 
     def __init__(self, seen: Observation) -> None:
         self.seen = seen
-        first = seen.rounds[0]
+        first = seen.live.rounds[0]
         existing = {(a.task, a.index) for a in seen.attempts if a.round == first}
-        now = seen.wanted if seen.round == first else frozenset[tuple[str, int]]()
+        now = seen.wanted if seen.live.current == first else frozenset[tuple[str, int]]()
         # The replicas of the first round; one that was dropped before it was created is left out.
         self.wanted: set[tuple[str, int]] = {
             (task, index)
@@ -130,7 +130,7 @@ class _Replay:
         if self.where[0] >= 0:
             is_new = where[0] > self.where[0]
             if is_new:
-                self.wanted = set(self.seen.wanted) if attempt.round == self.seen.round else set()
+                self.wanted = set(self.seen.wanted) if attempt.round == self.seen.live.current else set()
                 # A job of which no pod was ever bound starts for the first time, in any round.
                 self.has_moved = self.placed
             cause: Phase = "Rescheduling" if is_new else "Restarting"
@@ -153,7 +153,7 @@ class _Replay:
         cause = self.retried.get(id(attempt))
         if cause is not None:
             self.cause[key] = cause
-        elif attempt.round != self.seen.round:  # its round was over: no other attempt followed it there
+        elif attempt.round != self.seen.live.current:  # its round was over: no other attempt followed it there
             self.cause = {**self.cause, key: "Rescheduling"} if self.placed else {}
         elif not self.seen.closing and attempt.was_taken_away:
             self.cause[key] = "Rescheduling"
@@ -167,7 +167,7 @@ class _Replay:
         """The job's phase for the present state of its replicas."""
         missing = [key for key in self.wanted if self.stage.get(key) not in ("ready", "succeeded", "failed")]
         failed = [key for key in self.wanted if self.stage.get(key) == "failed"]
-        moving = len(self.seen.rounds) > 1 and now and self.placed and self._between_rounds()
+        moving = len(self.seen.live.rounds) > 1 and now and self.placed and self._between_rounds()
         causes = {self.cause[key] for key in (*missing, *failed) if key in self.cause}
         if moving:
             self.present = "Rescheduling"
@@ -193,7 +193,7 @@ class _Replay:
 
     def _between_rounds(self) -> bool:
         """The newest round has no pod yet."""
-        return bool(self.attempt) and all(a.round != self.seen.round for a in self.attempt.values())
+        return bool(self.attempt) and all(a.round != self.seen.live.current for a in self.attempt.values())
 
 
 def _cause(old: Attempt, new: Attempt) -> Phase:

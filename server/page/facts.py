@@ -269,7 +269,7 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         seen.tasks,
         begin=seconds(state.created),
         first=at.first if at else 0.0,
-        since=(seen.round, at.since if at and state.is_preemptible and is_placed else 0.0),
+        since=(seen.live.current, at.since if at and state.is_preemptible and is_placed else 0.0),
     )
     return replace(
         _known(obj, state),
@@ -285,7 +285,7 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         restarts=now.restarts or 0,
         reschedules=now.reschedules or 0,
         backoff_limit=seen.backoff_limit,
-        round=seen.round,
+        round=seen.live.current,
         started=seconds(now.start_time),
         finished=seconds(now.completion_timestamp),
         speed=reports.speed(seen.profilings),
