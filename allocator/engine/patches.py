@@ -10,9 +10,8 @@ from diflow import keys
 from diflow.allocator.engine.records import LONGEST_DESCRIPTION, Identity, JobRead, PodRead
 from diflow.bounds import MOST_MOVES
 from diflow.kube.kinds import POD, WORKFLOW, Kind
-from diflow.state import untrusted
+from diflow.state import endedpods, untrusted
 from diflow.state.allocation import Allocation
-from diflow.state.endedpods import EXECUTOR, terminated
 from diflow.state.exclusions import Exclusions
 from diflow.state.parameters import ADMITTED
 from diflow.state.patches import canonical_json, live, merged
@@ -193,15 +192,7 @@ def stop(pod: PodRead, job: str, why: str, at: str) -> Write:
 
 def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> Write:
     """End a pod by its status alone. Argo takes `message` as the message of the attempt."""
-    # Without this condition kubectl would still show the pod as SchedulingGated.
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Released", "message": message}
-    status: Json = {"phase": "Failed", "reason": "Released", "message": message}
-    if not pod.host:
-        status["conditions"] = [condition]
-    # The pod may have the name of one that was deleted before its executor had reported, as when its Node object was
-    # deleted: Argo would wait for that report for ever. Without a time of its end there is no back-off before a retry.
-    status["containerStatuses"] = [terminated(EXECUTOR, "", reason="Released", message=message)]
-    body = {"status": status}
+    body = endedpods.failed(message, is_bound=bool(pod.host))
     return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
 
 
@@ -209,13 +200,8 @@ def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | Non
     """End a pod that its kubelet does not report on, and its containers, as a kubelet does for containers that it
     cannot find (`at`: the time in RFC 3339). Argo waits for the report of a pod's executor until the status says that
     the executor's container has terminated."""
-    write = fail(pod, job, message, note=note)
-    if pod.containers:
-        write.body["status"]["containerStatuses"] = [
-            terminated(name, image, reason="ContainerStatusUnknown", message=message, at=at)
-            for name, image in pod.containers
-        ]
-    return write
+    body = endedpods.failed(message, is_bound=bool(pod.host), containers=pod.containers, at=at)
+    return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
 
 
 def update_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from diflow import keys
-from diflow.state import modules, nodenames, nodes, untrusted
-from diflow.state.endedpods import EXECUTOR, terminated
+from diflow.state import endedpods, modules, nodenames, nodes, untrusted
 from diflow.state.modules import Modules
 from diflow.state.nodenames import NodeName
 
@@ -83,17 +82,13 @@ def stopped() -> Json:
 def failed(pod: Json, *, now: str) -> Json:
     """The patch of the status by which a pod ends that has not started. Argo waits until the containers of a pod that
     is bound to a node have terminated; and the executor of any pod, if an earlier one of its name did not report."""
-    status: Json = {"phase": "Failed", "reason": "Released", "message": _WHY}
-    if not untrusted.sub(pod, "spec").get("nodeName"):
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Released", "message": _WHY}
-        status["conditions"] = [condition]
-    containers = list(untrusted.mappings(untrusted.sub(pod, "status").get("containerStatuses")))
-    at = now if containers else ""
-    status["containerStatuses"] = [
-        terminated(one.get("name"), one.get("image", ""), reason="ContainerStatusUnknown", message=_WHY, at=at)
-        for one in containers or [{"name": EXECUTOR}]
-    ]
-    return {"status": status}
+    statuses = untrusted.mappings(untrusted.sub(pod, "status").get("containerStatuses"))
+    return endedpods.failed(
+        _WHY,
+        is_bound=bool(untrusted.sub(pod, "spec").get("nodeName")),
+        containers=[(one.get("name"), one.get("image", "")) for one in statuses],
+        at=now,
+    )
 
 
 def _key(place: NodeName) -> tuple[str, str, int]:
