@@ -1,7 +1,10 @@
 """Reconciliation: from a job's Workflow and pods to the writes that bring them closer to the decision.
 
-Nothing is decided here, and there is no state: if the process is killed after any write, the next call continues from
-the objects. The table in docs/decisions/0005 lists what happens when.
+No nodes are chosen here: planning does that. The rules of the job itself are applied here: its `backoffLimit`, its
+`startDeadlineSeconds` and its failure policy, which may end it, leave out nodes or raise the memory of its pods.
+
+There is no state: if the process is killed after any write, the next call continues from the objects. The table in
+docs/decisions/0005 lists what happens when.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def test_a_predecessor_whose_writes_do_not_name_it_is_not_fenced_by_the_policy(a
     at.end()
     found = fencing.lease(at.api)
     assert found is not None
-    metadata = {**found["metadata"], "annotations": {}}  # as a version before 0.3 leaves it
+    metadata = {**found["metadata"], "annotations": {}}  # as a leader that does not name its writes leaves it
     at.api.add(LEASE, {**found, "metadata": metadata}, namespace=fencing.SYSTEM)
     at.pass_time(BEYOND)
     second = at.begin()
