@@ -1,4 +1,7 @@
-"""Every label, annotation, parameter and fixed name that diflow writes or reads, in one place.
+"""The labels, annotations, parameters and fixed names that diflow writes or reads.
+
+Not here: the annotation of Leases in `diflow/kube/leader_election.py`, as `diflow.kube` does not import this module,
+and what only the probe of `diflow/conformance` uses (`diflow/probe...`).
 
 `diengine/...` are the keys that users of DI-orchestrator know; `diflow/...` are our own.
 """
@@ -174,5 +177,11 @@ SERVER: Final = "diflow-server"  # its Deployment, its Service, and its public C
 PUBLIC_NAMESPACE: Final = "kube-public"  # all users may read that ConfigMap there, which announces the allocator
 PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}
 WORKFLOW_PRIORITIES: Final = {"normal": 0, "high": 100}
+
+# Annotations of the allocator's Lease. Each Lease also has `WRITES_AS` of `diflow.kube.leader_election`.
+PAUSED: Final = "diflow/paused"  # who paused it, when, why: it makes no new decisions while this is set
+REPLAN: Final = "diflow/replan"  # a new value requests a plan of the whole cluster
+POLICY: Final = "diflow/policy"  # the policy of the leader (allocator)
+POOLS: Final = "diflow/pools"  # JSON: the node pools of the leader (allocator)
 
 LABEL_LIMIT: Final = 63  # of a DNS label and of a label's value

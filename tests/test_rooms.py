@@ -47,6 +47,7 @@ def test_the_client_of_kubernetes_names_no_dijob(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "DIJob" not in text.replace("It does not know DIJobs.", "")
     assert "keys." not in text
+    assert [advice for advice in ("diflow doctor", "make cluster", "manifests/") if advice in text] == []
 
 
 @pytest.mark.parametrize("room", ["allocator", "server", "workflows"])

@@ -27,14 +27,6 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, LEASE, Kind
 from diflow.kube.leader_election import seconds_since_renewal
 
-PAUSED: Final = "diflow/paused"
-"""Annotation of the Lease: the allocator makes no new decisions while it is set."""
-REPLAN: Final = "diflow/replan"
-"""Annotation of the Lease: a new value requests a plan."""
-POLICY: Final = "diflow/policy"
-"""Annotation of the Lease: the policy of its holder."""
-POOLS: Final = "diflow/pools"
-"""Annotation of the Lease: the node pools of its holder."""
 ANSWER: Final = "diflow-plan"
 """The ConfigMap with the response to a plan request."""
 NAMESPACE: Final = "diflow-system"
@@ -159,11 +151,11 @@ def _of_lease(
     return AllocatorStatus(
         place,
         # The public ConfigMap has the policy of the installation, which may differ from the leader's.
-        (annotations.get(POLICY) if holder else "") or policy,
+        (annotations.get(keys.POLICY) if holder else "") or policy,
         holder=holder,
         silent_seconds=late if over else 0.0,
-        paused=annotations.get(PAUSED) or "",
-        pools=(annotations.get(POOLS) if holder else "") or "",
+        paused=annotations.get(keys.PAUSED) or "",
+        pools=(annotations.get(keys.POOLS) if holder else "") or "",
     )
 
 
@@ -174,7 +166,7 @@ def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> tuple
     """Pause the allocator. Returns (the annotation: who, when, why; the annotation before)."""
     before = _pause_of(cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace))
     text = f"{whoami(cluster)} at {timestamp(now)}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
-    annotate(cluster, PAUSED, text, namespace=namespace)
+    annotate(cluster, keys.PAUSED, text, namespace=namespace)
     return text, before
 
 
@@ -215,12 +207,12 @@ def resume(cluster: Cluster, *, namespace: str) -> str:
         raise _no_namespace(namespace)
     paused = _pause_of(lease)
     if paused:
-        annotate(cluster, PAUSED, None, namespace=namespace)
+        annotate(cluster, keys.PAUSED, None, namespace=namespace)
     return paused
 
 
 def _pause_of(lease: Mapping[str, Any] | None) -> str:
-    return str((((lease or {}).get("metadata") or {}).get("annotations") or {}).get(PAUSED) or "")
+    return str((((lease or {}).get("metadata") or {}).get("annotations") or {}).get(keys.PAUSED) or "")
 
 
 def annotate(cluster: Cluster, key: str, value: str | None, *, namespace: str) -> None:

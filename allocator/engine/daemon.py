@@ -17,10 +17,10 @@ from typing import Any
 
 import structlog
 
+from diflow import keys
 from diflow.allocator.engine.applications import Applications
 from diflow.allocator.engine.cluster_state import Caches, ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
-from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.cordons import Cordons
 from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.allocator.engine.executor import Executor
@@ -284,7 +284,7 @@ class Allocator:
 
     def paused(self) -> str:
         """Who paused the allocator, or ""."""
-        return self.elector.lease_annotations().get(PAUSED, "")
+        return self.elector.lease_annotations().get(keys.PAUSED, "")
 
     def account(self) -> str:
         """What the last plan decided, as text."""

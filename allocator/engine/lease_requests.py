@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import structlog
 
+from diflow import keys
 from diflow.allocator.engine import control_channel
-from diflow.allocator.engine.control_channel import PAUSED, REPLAN
 from diflow.errors import DiflowError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.leader_election import Elector
@@ -28,7 +28,7 @@ class LeaseRequests:
     def read(self) -> set[str]:
         """Read the Lease's annotations, without a request. Returns reasons to plan; none if there is nothing new."""
         annotations = self._elector.lease_annotations()
-        replan, paused = annotations.get(REPLAN, ""), annotations.get(PAUSED, "")
+        replan, paused = annotations.get(keys.REPLAN, ""), annotations.get(keys.PAUSED, "")
         reasons = set()
         if replan != self._replan:
             self._replan = self._unanswered = replan

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from diflow import keys
 from diflow.allocator.engine import control_channel
-from diflow.allocator.engine.control_channel import REPLAN
 from diflow.allocator.engine.daemon import Allocator
 from diflow.allocator.engine.process import candidate
 from diflow.allocator.policies.base import load_policy
@@ -44,7 +44,7 @@ def decide_once(
             return _one_cycle(allocator, elector, seconds=max(1.0, ends - time.monotonic()))
         if not asked and elector.holder:
             asked = secrets.token_hex(8)
-            control_channel.annotate(cluster, REPLAN, asked, namespace=settings.namespace)
+            control_channel.annotate(cluster, keys.REPLAN, asked, namespace=settings.namespace)
             note(f"asking the allocator {elector.holder}")
         if asked:
             text = control_channel.answer_to(cluster, asked, namespace=settings.namespace)

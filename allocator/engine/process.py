@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from diflow import pages
-from diflow.allocator.engine.control_channel import POLICY, POOLS
+from diflow import keys, pages
 from diflow.allocator.engine.daemon import Allocator, lead
 from diflow.allocator.engine.journal import Journal
 from diflow.allocator.engine.telemetry import Telemetry
@@ -54,8 +53,10 @@ def candidate(
 ) -> Elector:
     """This process as a candidate for the allocator's Lease, with a unique identity."""
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    says = {POLICY: settings.policy, POOLS: settings.pools.to_json()}
-    return Elector(cluster, namespace=settings.namespace, identity=identity, says=says, on_lost=on_lost)
+    says = {keys.POLICY: settings.policy, keys.POOLS: settings.pools.to_json()}
+    return Elector(
+        cluster, name=keys.ALLOCATOR, namespace=settings.namespace, identity=identity, says=says, on_lost=on_lost
+    )
 
 
 def _recorder(settings: AllocatorSettings) -> Callable[..., None]:

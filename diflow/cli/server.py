@@ -42,13 +42,14 @@ def run(
     Everything else is set by the environment variables DIFLOW_SERVER_....
     """
     needs("server")
-    from diflow.logs import configure_log  # noqa: PLC0415 (these take half a second to import)
+    from diflow.jobs.connecting import REMEDIES  # noqa: PLC0415 (these take half a second to import)
+    from diflow.logs import configure_log  # noqa: PLC0415
     from diflow.server import service  # noqa: PLC0415
     from diflow.server.settings import server_settings  # noqa: PLC0415
     from diflow.server.telemetry import CountedCluster  # noqa: PLC0415
 
     given = {"port": port, "metrics_port": metrics_port, "watched_namespace": watch_namespace}
     settings = server_settings(**{name: value for name, value in given.items() if value is not None})
-    cluster = CountedCluster.connect(kubeconfig=kubeconfig, context=context)
+    cluster = CountedCluster.connect(kubeconfig=kubeconfig, context=context, remedies=REMEDIES)
     configure_log(log_format.value if log_format else None, level="debug" if debug else "info")
     return service.run(cluster, settings)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from diflow.errors import ConflictError
 from diflow.jobs import lookup
+from diflow.jobs.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW, Kind
 
@@ -43,7 +44,7 @@ def change(
     Returns the other value of `decide`. A patch that must not go to a Workflow that was changed since names its
     resourceVersion. Raises NotFoundError, ConflictError if conflicts persist, and the errors of `decide`.
     """
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     attempt = 0
     while True:
         attempt += 1

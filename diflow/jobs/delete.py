@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diflow.errors import NotFoundError
 from diflow.jobs import dijobs, parts
+from diflow.jobs.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain, status
@@ -27,7 +28,7 @@ def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None =
     All parts of the job are deleted. Of a job that is a DIJob object, the object is deleted, and Kubernetes removes its
     Workflows, too. Raises NotFoundError if the Workflow of that name is not diflow's.
     """
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     obj = dijobs.find(cluster, name, namespace=namespace)
     if obj is not None:
         return cluster.delete(dijobs.DIJOB, name, namespace=namespace, uid=obj["metadata"]["uid"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys, names
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.jobs.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW, Kind
 from diflow.kube.refusals import UnknownKindError
@@ -129,7 +130,7 @@ def from_cluster(name: str, *, namespace: str | None = None, cluster: Cluster | 
     from diflow.jobs import lookup  # noqa: PLC0415 (it imports this module)
     from diflow.state.parameters import JobState  # noqa: PLC0415
 
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     found = find(cluster, name, namespace=namespace)
     if found is not None:
         return job_of(found)

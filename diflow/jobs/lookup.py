@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow import keys
 from diflow.errors import NotFoundError, UnauthorizedError
 from diflow.jobs import dijobs, parts, waiting
+from diflow.jobs.connecting import connect
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
@@ -67,7 +68,7 @@ def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = No
 
     A DIJob object without a Workflow is a job, too: it waits for one, or has none any more.
     """
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     try:
         workflow = current_workflow(name, namespace=namespace, cluster=cluster)
     except NotFoundError:
@@ -118,7 +119,7 @@ def list_jobs(
     `status.derive_ended`). A Workflow that ran has about 80 kB, and the API server's serialisation takes most of the
     time of a long list.
     """
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     chosen = f"{keys.MANAGED},{labels}" if labels else keys.MANAGED
     where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
     ended: list[Job] = []
@@ -185,7 +186,7 @@ def _still_there(cluster: Cluster, heads: list[dict[str, Any]], *, labels: str) 
 
 def names(*, namespace: str | None = None, cluster: Cluster | None = None) -> list[str]:
     """The names of all jobs in the namespace, the newest first."""
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     found = cluster.list_all(WORKFLOW, namespace=namespace, labels=keys.MANAGED, metadata_only=True)
     objects = dijobs.list_all(cluster, namespace=namespace, metadata_only=True)
     newest = sorted([*chain.newest(found), *objects], key=_created, reverse=True)
@@ -194,7 +195,7 @@ def names(*, namespace: str | None = None, cluster: Cluster | None = None) -> li
 
 def latest(*, namespace: str | None = None, cluster: Cluster | None = None) -> str:
     """The name of the newest job in the namespace. Raises NotFoundError if there is none."""
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     found = names(namespace=namespace, cluster=cluster)
     if not found:
         raise NotFoundError(f"there is no job in the namespace {namespace or cluster.namespace!r} yet")

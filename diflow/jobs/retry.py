@@ -18,6 +18,7 @@ from typing import Any, Final
 from diflow import keys
 from diflow.errors import ConflictError, UnavailableError
 from diflow.jobs import lookup, suspend
+from diflow.jobs.connecting import connect
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
@@ -58,7 +59,7 @@ def retry(
     Raises ConflictError if the job has not failed, or is changed all the time. A repair takes some seconds, in which
     the job is suspended.
     """
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     for left in reversed(range(_TRIES)):
         workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
         if not _has_failed(workflow) and repair(workflow):

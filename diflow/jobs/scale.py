@@ -12,6 +12,7 @@ from diflow.bounds import MOST_REPLICAS
 from diflow.errors import InvalidError
 from diflow.job import DIJob
 from diflow.jobs import changing, dijobs
+from diflow.jobs.connecting import connect
 from diflow.jobs.replica_ranges import Asked, Bounds, asked, check_size, choose_task, with_bounds, with_number
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.api import Cluster
@@ -50,7 +51,7 @@ def scale(
     resourceVersion that was read and is repeated on a conflict. Raises InvalidError for an invalid
     request, NotFoundError, and ConflictError if the job has ended or conflicts persist.
     """
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
 
     def decide(workflow: dict[str, Any]) -> tuple[Scaled, changing.Change]:
         done, patch = _change(workflow, task=task, replicas=replicas, low=low, high=high)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from diflow import bounds, keys
 from diflow.errors import ConflictError, InvalidError, UnauthorizedError, UnavailableError
 from diflow.jobs import earlier_pods, parts, prerequisites
+from diflow.jobs.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.state import untrusted
@@ -63,7 +64,7 @@ def submit(
     """
     from diflow.workflows import render  # noqa: PLC0415 (Hera takes half a second to import)
 
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     namespace = job.namespace or cluster.namespace
     announced = _announced(cluster)
     placed = job.model_copy(update={"namespace": namespace, **_defaults(job, announced)})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from diflow.errors import JobFailedError, NotFoundError
 from diflow.jobs import dijobs, lookup
+from diflow.jobs.connecting import connect
 from diflow.jobs.follow import follow
 from diflow.kube.api import Cluster
 from diflow.state import status
@@ -30,7 +31,7 @@ def wait(
     Raises JobFailedError if the job failed (unless `phase` is Failed), TimeoutError after `timeout_seconds`,
     NotFoundError if the job is deleted.
     """
-    cluster = cluster or Cluster.connect()
+    cluster = cluster or connect()
     lookup.get(name, namespace=namespace, cluster=cluster)
     seen: JobStatus | None = None
     for snapshot in follow(cluster, name, namespace=namespace, seconds=timeout_seconds):

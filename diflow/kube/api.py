@@ -25,7 +25,7 @@ from diflow.errors import InvalidError, NotFoundError, UnauthorizedError, Unavai
 from diflow.kube import answers, pages, refusals
 from diflow.kube.kinds import POD, Kind
 from diflow.kube.kubeconfig import access as kubeconfig_access
-from diflow.kube.refusals import GoneError
+from diflow.kube.refusals import NO_REMEDIES, GoneError, Remedies
 from diflow.names import check_label
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class Listing(Selection, total=False):
 class Cluster:
     """A Kubernetes cluster, and the default namespace.
 
-    `transport` has `request(method, url, ...)` like urllib3's PoolManager; `authorise` returns authentication headers.
+    `transport` has `request(method, url, ...)` like urllib3's PoolManager; `authorise` returns authentication headers;
+    `remedies` complete the messages of some errors.
     """
 
     def __init__(
@@ -85,12 +86,13 @@ class Cluster:
         namespace: str = "default",
         context: str = "",
         source: str = "",
+        remedies: Remedies = NO_REMEDIES,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[float, float], float] = random.uniform,
         read_seconds: float = _READ_SECONDS,
         connect_seconds: float = _CONNECT_SECONDS,
     ) -> None:
-        self.target = refusals.Target(server=server.rstrip("/"), source=source)
+        self.target = refusals.Target(server=server.rstrip("/"), source=source, remedies=remedies)
         self.namespace = namespace
         self.context = context
         self._transport = transport
@@ -104,7 +106,12 @@ class Cluster:
 
     @classmethod
     def connect(
-        cls, *, kubeconfig: str | None = None, context: str | None = None, namespace: str | None = None
+        cls,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+        remedies: Remedies = NO_REMEDIES,
     ) -> Self:
         """The cluster of a kubeconfig (by default $KUBECONFIG or ~/.kube/config), else that of the service account.
 
@@ -113,7 +120,7 @@ class Cluster:
         """
         if namespace is not None:
             check_label(namespace, what="the namespace", path="--namespace")
-        access = kubeconfig_access(kubeconfig, context=context)
+        access = kubeconfig_access(kubeconfig, context=context, remedies=remedies)
         return cls(
             server=access.server,
             transport=access.transport,
@@ -121,6 +128,7 @@ class Cluster:
             namespace=namespace or access.namespace,
             context=access.context,
             source=access.source,
+            remedies=remedies,
         )
 
     def without_retries(self, *, read_seconds: float | None = None, connect_seconds: float | None = None) -> Self:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diflow.errors import UnavailableError
 from diflow.kube import refusals
+from diflow.kube.refusals import Remedies
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -31,8 +32,8 @@ class Access:
     source: str
 
 
-def access(kubeconfig: str | None = None, *, context: str | None = None) -> Access:
-    """The access of a kubeconfig (by default $KUBECONFIG or ~/.kube/config), else that of the service account.
+def access(kubeconfig: str | None, *, context: str | None, remedies: Remedies) -> Access:
+    """The access of a kubeconfig (None: $KUBECONFIG or ~/.kube/config), else that of the service account.
 
     Raises UnavailableError if there is no usable kubeconfig.
     """
@@ -52,7 +53,7 @@ def access(kubeconfig: str | None = None, *, context: str | None = None) -> Acce
             namespace, token_file = _load_service_account(configuration)
             source = "the service account of this pod"
         else:
-            raise UnavailableError(refusals.no_kubeconfig(source, named=bool(kubeconfig)))
+            raise UnavailableError(refusals.no_kubeconfig(source, named=bool(kubeconfig), remedies=remedies))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnavailableError(refusals.bad_kubeconfig(source, error)) from None
     except Exception as error:

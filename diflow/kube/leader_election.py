@@ -28,7 +28,6 @@ from diflow.kube.kinds import LEASE
 
 Json = dict[str, Any]
 
-_NAME: Final = "diflow-allocator"
 WRITES_AS: Final = "diflow/writes-as"
 """Annotation of the Lease: the field manager of its holder's writes."""
 _LONGEST_RETRY_AFTER_SECONDS: Final = 30.0
@@ -74,7 +73,7 @@ class Elector:
         self,
         cluster: Cluster,
         *,
-        name: str = _NAME,
+        name: str,
         namespace: str,
         identity: str,
         lease_seconds: float = 15.0,

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from diflow.errors import (
     ConflictError,
@@ -33,11 +33,27 @@ _LONGEST_MESSAGE = 2000
 
 
 @dataclass(frozen=True, slots=True)
+class Remedies:
+    """What the users of a program can do about some errors, in the words of that program: the ends of messages."""
+
+    no_argo: str = "Install it"
+    """A sentence."""
+    no_right: str = ""
+    """Follows "ask the cluster's administrator for it"."""
+    no_kubeconfig: str = ""
+    """Follows "Set KUBECONFIG or give --kubeconfig"."""
+
+
+NO_REMEDIES: Final = Remedies()
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The API server, and the kubeconfig that names it."""
 
     server: str
     source: str = ""
+    remedies: Remedies = NO_REMEDIES
 
     @property
     def kubeconfig(self) -> str:
@@ -83,9 +99,9 @@ def refused(
             f"{target.server} does not know who you are: log in again, or check the user in {target.kubeconfig}"
         )
     elif status == 403:
-        error = UnauthorizedError(_forbidden(message, about))
+        error = UnauthorizedError(_forbidden(message, about, target.remedies))
     elif status == 404:
-        error = _absent(path, about, message)
+        error = _absent(path, about, message, target.remedies)
     elif status == 409 and reason == "AlreadyExists":
         error = ConflictError(f"{about} exists already: choose another name, or delete it first")
     elif status == 409:
@@ -136,13 +152,13 @@ def no_kubernetes(target: Target) -> str:
     )
 
 
-def no_kubeconfig(source: str, *, named: bool) -> str:
+def no_kubeconfig(source: str, *, named: bool, remedies: Remedies) -> str:
     """The message for a kubeconfig that does not exist; `named`: the user gave its path."""
     if named or os.environ.get("KUBECONFIG"):
         return f"there is no kubeconfig at {source}: check --kubeconfig or $KUBECONFIG"
     return (
-        f"no cluster is known: there is no kubeconfig at {source}. Set KUBECONFIG or give --kubeconfig "
-        "(`make cluster` starts a cluster on this machine)"
+        f"no cluster is known: there is no kubeconfig at {source}. Set KUBECONFIG or give --kubeconfig"
+        f"{_after(remedies.no_kubeconfig)}"
     )
 
 
@@ -168,12 +184,11 @@ def _read(body: bytes, status: int) -> tuple[str, str, Mapping[str, Any]]:
     )
 
 
-def _absent(path: str, about: str, message: str) -> DiflowError:
+def _absent(path: str, about: str, message: str, remedies: Remedies) -> DiflowError:
     if not about or "could not find the requested resource" in message or "page not found" in message:
         if path.startswith(f"/apis/{WORKFLOW.group}/"):
             return UnavailableError(
-                f"Argo Workflows is not installed: no {WORKFLOW.resource} in this cluster. "
-                "Install it and diflow's manifests/, then look at `diflow doctor`"
+                f"Argo Workflows is not installed: no {WORKFLOW.resource} in this cluster. {remedies.no_argo}"
             )
         return UnknownKindError(f"this server knows no {path}: is it a Kubernetes API server?")
     match = re.match(r'namespaces "([^"]*)" not found', message)
@@ -182,7 +197,7 @@ def _absent(path: str, about: str, message: str) -> DiflowError:
     return NotFoundError(f"there is no {about}: check the name and the namespace")
 
 
-def _forbidden(message: str, about: str) -> str:
+def _forbidden(message: str, about: str, remedies: Remedies) -> str:
     """Name the missing right, parsed from the API server's message."""
     match = re.search(
         r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"'
@@ -195,8 +210,12 @@ def _forbidden(message: str, about: str) -> str:
     where = f" in the namespace {match['namespace']!r}" if match["namespace"] else " in the whole cluster"
     return (
         f"the user {match['user']!r} lacks the right to {match['verb']} {resource}{where}: "
-        "ask the cluster's administrator for it (`diflow doctor` lists all that is needed)"
+        f"ask the cluster's administrator for it{_after(remedies.no_right)}"
     )
+
+
+def _after(remedy: str) -> str:
+    return f" {remedy}" if remedy else ""
 
 
 def _invalid(message: str, details: Mapping[str, Any], about: str) -> InvalidError:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import urllib3
 
-from diflow import DIJob, Task
+from diflow import DIJob, Task, keys
 from diflow.allocator.engine import seal
 from diflow.allocator.engine.daemon import Allocator, Cycle
 from diflow.allocator.engine.selectors import MANAGED
@@ -154,6 +154,7 @@ class Daemon:
         )
         self.elector = Elector(
             cluster,
+            name=keys.ALLOCATOR,
             namespace=lab.settings.namespace,
             identity=name,
             clock=lab.time.now,

@@ -30,7 +30,7 @@ def daemon(diflow: Cli, *, on_cycle: Callable[[Cycle], None] = lambda _: None, *
     """The allocator in this process, as it leads."""
     settings = allocator_settings(debounce_seconds=0, **given)
     cluster = diflow.api.cluster()
-    elector = Elector(cluster, namespace=SYSTEM, identity="the-daemon", renew_seconds=0.2)
+    elector = Elector(cluster, name=keys.ALLOCATOR, namespace=SYSTEM, identity="the-daemon", renew_seconds=0.2)
     allocator = Allocator(cluster, settings, load_policy("fit"), elector, on_cycle=on_cycle)
     stop = threading.Event()
     thread = threading.Thread(target=lead, args=(allocator, stop), daemon=True)
@@ -78,12 +78,12 @@ def test_a_daemon_that_runs_is_asked_and_answers_and_this_process_writes_no_job(
         assert result.code == 0, result.err
         assert result.err == "asking the allocator the-daemon\n"
         assert "default/job: " in result.out
-        first = lease_annotations(diflow)[control_channel.REPLAN]
+        first = lease_annotations(diflow)[keys.REPLAN]
         again = diflow("allocator", "once", "--timeout", "60s")
         assert again.out.splitlines()[0] == "policy fit: 1 job on 1 node: 1 stays as it is"
-        assert lease_annotations(diflow)[control_channel.REPLAN] != first
+        assert lease_annotations(diflow)[keys.REPLAN] != first
     answer = diflow.api.objects[CONFIG_MAP.path(SYSTEM)][control_channel.ANSWER]["data"]
-    assert answer["id"] == lease_annotations(diflow)[control_channel.REPLAN]
+    assert answer["id"] == lease_annotations(diflow)[keys.REPLAN]
     epochs = {p.body["metadata"]["annotations"].get("diflow/epoch") for p in diflow.api.seen("PATCH", "/workflows/")}
     assert epochs == {"4"}
 
@@ -156,7 +156,7 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     diflow.api.rule(who)
     result = diflow("pause", "--reason", "rack 3 is\nmoved")
     assert result.code == 0, result.err
-    text = lease_annotations(diflow)[control_channel.PAUSED]
+    text = lease_annotations(diflow)[keys.PAUSED]
     assert text.startswith("jane at 20")
     assert text.endswith("Z: rack 3 is moved")
     not_read = "(it has not read that yet: it will when it next renews its Lease, or another takes over)"
@@ -165,9 +165,9 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     assert again[0].endswith("Z: lunch; diflow resume resumes it")
     already = f"(it was paused already, by {text}: that is replaced, and one diflow resume ends both)"
     assert again[1:] == [already, not_read]
-    text = lease_annotations(diflow)[control_channel.PAUSED]
+    text = lease_annotations(diflow)[keys.PAUSED]
     assert diflow("resume").err == f"the allocator is resumed (it was paused by {text})\n"
-    assert control_channel.PAUSED not in lease_annotations(diflow)
+    assert keys.PAUSED not in lease_annotations(diflow)
     assert diflow("resume").err == "the allocator was not paused\n"
 
 
@@ -179,7 +179,7 @@ def test_pause_returns_when_the_leader_has_read_it(diflow: Cli) -> None:
         nonlocal looks
         found = diflow.api.objects[LEASE.path(SYSTEM)][keys.ALLOCATOR]
         if request.method == "GET" and request.path.endswith(f"/leases/{keys.ALLOCATOR}"):
-            looks += control_channel.PAUSED in (found["metadata"].get("annotations") or {})
+            looks += keys.PAUSED in (found["metadata"].get("annotations") or {})
             if looks == 4:
                 found["spec"]["renewTime"] = "2099-01-01T00:00:00.000000Z"
         return None
@@ -195,7 +195,7 @@ def test_a_lease_that_is_not_there_yet_is_made_so_that_who_comes_is_paused(diflo
     result = diflow("pause")
     assert result.code == 0, result.err
     assert "none runs now: one that starts will be paused" in result.err
-    assert lease_annotations(diflow)[control_channel.PAUSED]
+    assert lease_annotations(diflow)[keys.PAUSED]
 
 
 def test_to_resume_in_a_namespace_that_does_not_exist_is_an_error(diflow: Cli) -> None:
@@ -232,7 +232,7 @@ def test_resume_with_a_job_still_resumes_the_job(diflow: Cli) -> None:
     workflow = diflow.api.objects[WORKFLOW.path("default")]["job"]
     assert keys.HELD not in workflow["metadata"]["annotations"]
     assert workflow["spec"]["suspend"] is True, "it waits for its admission, as it was never admitted"
-    assert lease_annotations(diflow)[control_channel.PAUSED] == "jane"
+    assert lease_annotations(diflow)[keys.PAUSED] == "jane"
 
 
 def test_a_paused_daemon_decides_nothing_does_not_spin_and_plans_at_once_when_it_goes_on(diflow: Cli) -> None:

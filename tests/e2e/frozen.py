@@ -17,6 +17,7 @@ from typing import Any
 
 import urllib3
 
+from diflow import keys
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.records import Identity
@@ -61,7 +62,14 @@ def main() -> None:
     namespace = sys.argv[1]
     plan = json.loads(sys.stdin.readline())
     cluster = Cluster.connect()
-    elector = Elector(cluster, namespace=namespace, identity="frozen", lease_seconds=LEASE_SECONDS, renew_seconds=0.5)
+    elector = Elector(
+        cluster,
+        name=keys.ALLOCATOR,
+        namespace=namespace,
+        identity="frozen",
+        lease_seconds=LEASE_SECONDS,
+        renew_seconds=0.5,
+    )
     executor = Executor(cluster, elector, on_response=lambda *_: None, workers=1)
     line = executor._cluster._transport = Holding(cluster._transport)
     elector.acquire(threading.Event())

@@ -89,7 +89,12 @@ def stand_still(
         assert process.stdout.readline() == "held\n"
         process.send_signal(signal.SIGSTOP)
         elector = Elector(
-            live.api, namespace=live.namespace, identity="next", lease_seconds=LEASE_SECONDS, renew_seconds=0.5
+            live.api,
+            name=keys.ALLOCATOR,
+            namespace=live.namespace,
+            identity="next",
+            lease_seconds=LEASE_SECONDS,
+            renew_seconds=0.5,
         )
         assert elector.acquire(threading.Event())
         executor = Executor(live.api, elector, on_response=lambda *_: None, workers=1)

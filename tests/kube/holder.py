@@ -20,7 +20,9 @@ from diflow.kube.leader_election import Elector
 
 def main(url: str) -> int:
     cluster = Cluster(server=url, transport=urllib3.PoolManager(maxsize=4), read_seconds=100)
-    elector = Elector(cluster, namespace="default", identity="holder", lease_seconds=8, renew_seconds=0.5)
+    elector = Elector(
+        cluster, name="diflow-allocator", namespace="default", identity="holder", lease_seconds=8, renew_seconds=0.5
+    )
     elector.acquire(threading.Event())
     while True:
         pod = cluster.get(POD, "a")

@@ -44,7 +44,7 @@ def lease(api: FakeApi) -> dict[str, Any]:
 
 
 def elector(api: FakeApi, identity: str, clock: Time, **options: Any) -> Elector:
-    given: dict[str, Any] = {"cluster": api.cluster(), "namespace": "default", "clock": clock.now}
+    given: dict[str, Any] = {"cluster": api.cluster(), "name": NAME, "namespace": "default", "clock": clock.now}
     given |= options
     return patient(Elector(given.pop("cluster"), identity=identity, **given))
 
@@ -370,9 +370,9 @@ def test_what_others_write_on_the_lease_stays_and_is_seen(api: FakeApi) -> None:
 def test_a_request_may_take_less_than_half_the_deadline(api: FakeApi) -> None:
     for wrong in ({"renew_seconds": 10}, {"lease_seconds": 4}, {"request_seconds": 5}, {"deadline_seconds": 15}):
         with pytest.raises(ValueError, match="an elector needs renew_seconds < deadline_seconds < lease_seconds"):
-            Elector(api.cluster(), namespace="default", identity="a", **wrong)  # type: ignore[arg-type]
+            Elector(api.cluster(), name=NAME, namespace="default", identity="a", **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="identity"):
-        Elector(api.cluster(), namespace="default", identity="")
+        Elector(api.cluster(), name=NAME, namespace="default", identity="")
 
 
 def test_the_clock_counts_on_and_is_not_the_wall_clock() -> None:
@@ -542,6 +542,7 @@ class Simulation:
             patient(
                 Elector(
                     api.cluster(),
+                    name=NAME,
                     namespace="default",
                     identity=f"e{i}",
                     clock=self._clock(rate, self.chance.uniform(0, 1e6)),
@@ -697,7 +698,7 @@ def test_a_stopped_process_that_goes_on_gets_no_write_accepted(api: FakeApi) -> 
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.kube.holder", api.url], cwd=root, env={**os.environ, "PYTHONPATH": root}
     )
-    second = Elector(api.cluster(), namespace="default", identity="b", lease_seconds=8, renew_seconds=0.5)
+    second = Elector(api.cluster(), name=NAME, namespace="default", identity="b", lease_seconds=8, renew_seconds=0.5)
     try:
         assert caught.wait(60)
         process.send_signal(signal.SIGSTOP)

@@ -10,7 +10,6 @@ import pytest
 
 from diflow import keys
 from diflow.allocator.engine import planner
-from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.settings import AllocatorSettings
@@ -178,7 +177,7 @@ def test_no_job_is_too_late_while_the_allocator_is_paused(at: Lab) -> None:
     def pause(who: str | None) -> None:
         assert at.daemon is not None
         elector = at.daemon.elector
-        lease = {"metadata": {"annotations": {PAUSED: who}}}
+        lease = {"metadata": {"annotations": {keys.PAUSED: who}}}
         at.api.cluster().patch(LEASE, elector.name, lease, namespace=elector.namespace)
 
     at.step()

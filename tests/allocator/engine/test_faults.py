@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from diflow import keys
-from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.daemon import Allocator, lead
 from diflow.allocator.engine.ended_jobs import ENDED
 from diflow.allocator.engine.reconcile import reconcile
@@ -141,7 +140,7 @@ def test_a_decision_that_a_former_leader_has_not_sent_yet_is_refused_though_noth
         at.cluster.submit(job("one", task(replicas=4)))
 
         def pause(who: str | None) -> None:
-            paused = {"metadata": {"annotations": {PAUSED: who}}}
+            paused = {"metadata": {"annotations": {keys.PAUSED: who}}}
             at.api.cluster().patch(LEASE, second.elector.name, paused, namespace=second.elector.namespace)
 
         def stop(method: str, path: str) -> None:
