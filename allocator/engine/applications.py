@@ -1,8 +1,8 @@
 """The memory of applications: what the jobs of each namespace have shown, for the next jobs of the same application.
 
 Each namespace that has the ConfigMap `diflow-applications` gets its own memory in it, in the form of
-`diflow/state/applications.py`. A watch of these ConfigMaps is all that planning reads (`priors.py`). A job teaches it
-when it has ended; a job that runs for long adds what no job has shown before.
+`diflow/state/applications.py`. A watch of these ConfigMaps is all that planning reads (`priors.py`). It is
+updated when a job ends; a job that runs for long adds what no job has shown before.
 
 Nothing is kept that must not be lost. What a process has observed of running jobs (how long their restarts take, how
 their gradient noise changes) is lost with it, and a namespace whose memory is deleted learns again.

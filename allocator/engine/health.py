@@ -213,7 +213,8 @@ class HealthWatch:
             {_names(job): _hosts(track.replicas, track.samples.compared()) for job, track in judged},
         )
         new = sorted(slow.keys() - self._announced)
-        # Users report what makes a node slow. Its owner is one namespace: a tenant with k of them has 2^k - 1 sets.
+        # Users report what makes a node slow. Group by the lowest namespace, and not by the set of namespaces: a tenant
+        # with k namespaces could make 2^k - 1 sets, and get a turn for each.
         chosen = in_turns(new, lambda node: min(namespace for namespace, _ in slow[node]))[:MOST_AT_ONCE]
         events = []
         for node in chosen:

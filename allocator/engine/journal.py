@@ -235,7 +235,7 @@ def _plain(value: Any) -> Any:
 
 
 def _profile_plain(profile: Profile) -> dict[str, Any]:
-    """A profile; without what it lacks as before there was any."""
+    """A profile as plain data. Optional fields without a value are omitted."""
     plain = {f.name: _plain(getattr(profile, f.name)) for f in fields(Profile) if f.name not in _NOT_PLAIN}
     if profile.prior is not None:
         plain["prior"] = _prior_plain(profile.prior)

@@ -190,8 +190,8 @@ def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeR
 
 
 def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standing:
-    """The standing of a job for which nodes are left out or avoided, or which waits because its pods did not start; all
-    of it ends with time alone, without a change of the job."""
+    """The standing of a job without the nodes that it leaves out or avoids, and with its pause after pods that did not
+    start. All of these expire without a change of the job."""
     read = standing.job.read
     if not (avoided or read.excluded):
         return standing

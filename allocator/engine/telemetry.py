@@ -59,7 +59,7 @@ class Telemetry:
         self._wait = Gauge("longest_wait_seconds", "For how long a job waits for capacity, of all the longest.", **here)
         self._left_out = Gauge("left_out_nodes", "Nodes that get no new pods, by the reason.", ["reason"], **here)
         self._unhealthy = Gauge(
-            "unhealthy_jobs", "Jobs with replicas that are silent, stand or are slow.", ["state"], **here
+            "unhealthy_jobs", "Jobs with replicas that are silent, stalled or slow.", ["state"], **here
         )
         self._slow_nodes = Gauge("slow_nodes", "Nodes on which several jobs have slow replicas.", **here)
         self._health_restarts = Counter("health_restarts", "Restarts of silent or stalled replicas.", **here)

@@ -62,7 +62,7 @@ class Timers:
         return reasons
 
     def expire(self, state: ClusterState, capacity: FreeCapacity) -> list[str]:
-        """End what is over. Returns reasons to plan."""
+        """End expired back-offs, and compute when the next cycle is due if nothing changes. Returns reasons to plan."""
         lost = frozenset(name for name in state.nodes if capacity.is_lost(name))
         reasons = [f"node {name} is silent" for name in sorted(lost - self._lost)]
         self._lost = lost

@@ -44,7 +44,7 @@ def followed(snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan]) -
         if leaves_home(snapshot, again):
             return plan
         plan = joined(snapshot, plan, again)
-        # In a cycle of exchanges any state is as good as the others.
+        # If the plans repeat, no state in the loop is better than the others.
         if not changes(plan) or _allocation(plan) in seen:
             break
         seen.add(_allocation(plan))
@@ -72,8 +72,8 @@ def joined(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
 
 
 def _as_waiting(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
-    """`plan` with the reasons of `again`, which changes nothing after it, for jobs that one step started and a later
-    one stopped: they never ran, so they wait."""
+    """`plan`, after which `again` changes nothing. Jobs that one step of it started and a later one stopped never ran:
+    they get the reasons of `again`, by which they wait."""
     idle = ~snapshot.jobs_of(snapshot.held_by_role() > 0) & ~snapshot.jobs_of(plan.role)
     never_ran = idle & np.isin(plan.why, _LOSSES)
     if not never_ran.any():
@@ -126,7 +126,7 @@ def no_worse_than_keeping(
 ) -> Plan:
     """The first of these plans that measures no lower than the current allocation; else the plan that keeps it.
 
-    Each step of a plan may be worth it in the state before that step, and the whole plan not worth it from here.
+    Each step of a plan may improve the state before it, although the whole plan does not improve the current state.
     """
     keep = keep_plan(snapshot, name)
     kept = measure(snapshot, keep)

@@ -1,7 +1,7 @@
-"""Maximums that were lowered below what runs: their jobs give up the rest before a policy decides anything else.
+"""Jobs that hold more than their maximum, because it was lowered: they release the excess before a policy decides.
 
-Who may have what is then decided without them, by the policy's own rules: what they give up is free, and they are plain
-jobs at their maximum. `fit` needs none of this, as it places them again in the order in which it serves all jobs.
+The policy then decides by its own rules alone: the released capacity is free, and these jobs are ordinary jobs at their
+maximum. `fit` does not use this module: it places such jobs again in the order in which it serves all jobs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def within_maximums(snapshot: Snapshot, name: str, decide: Decide, *, keeps_pool
         first = _given_up(snapshot, name, above, keeps_pool=keeps_pool)
         restarts = first.action == RESIZE
         plan = joined(snapshot, first, decide(carry_out(snapshot, first), restarts if restarts.any() else None))
-        # A gang that lacks replicas of another role, and did not get them, is not placed again without these.
+        # A gang that lacks replicas of another role, and did not get them, does not restart only to release replicas.
         then = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles)
         broken = restarts & snapshot.jobs_of(plan.role) & snapshot.jobs_of(then < snapshot.role_min)
         if not broken.any():
@@ -52,8 +52,8 @@ def within_maximums(snapshot: Snapshot, name: str, decide: Decide, *, keeps_pool
 def as_within_maximums(
     snapshot: Snapshot, plan: Plan, *, keeps_pool: bool = False
 ) -> tuple[Snapshot, Plan, BoolArray | None]:
-    """The snapshot and the plan as they are compared, because what is above a maximum is worth nothing; and the jobs
-    that restart in any case (J; None: no job)."""
+    """The snapshot and the plan without replicas above a maximum, which have no value when plans are compared; and the
+    jobs that restart in any case (J; None: no job)."""
     above = above_maximum(snapshot)
     if not above.any():
         return snapshot, plan, None
@@ -75,7 +75,7 @@ def as_within_maximums(
 
 
 def on_open(snapshot: Snapshot, held: Placement) -> Placement:
-    """What of this is on open nodes."""
+    """The part of `held` that is on open nodes."""
     here = snapshot.node_open
     return {r: (nodes[here[nodes]], counts[here[nodes]]) for r, (nodes, counts) in held.items()}
 

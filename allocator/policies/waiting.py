@@ -294,7 +294,7 @@ def broken_gangs(snapshot: Snapshot) -> BoolArray:
 
 
 def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, reasons: JobReasons) -> None:
-    """Complete gangs that are below their minimum, if what they lack fits beside what they have."""
+    """Add the missing replicas of gangs below their minimum, where they fit beside the running ones."""
     s, count, low = ledger.snapshot, ledger.count, ledger.facts.role_min
     broken = broken_gangs(s) & considered & (s.job_queue >= 0)
     for j in order[broken[order]].tolist() if broken.any() else ():

@@ -62,7 +62,7 @@ def description(
     """
     seen, held = observe(job.workflow, job.pods), _held(job)
     decision = seen.decision
-    if held:  # decisions from before are no reason for its present state
+    if held:  # earlier decisions do not explain its present state
         job = _undecided(job)
         seen = observe(job.workflow, job.pods)
     message = f"held: {held} ({job.status.message})" if held else job.status.message

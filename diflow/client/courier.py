@@ -154,7 +154,7 @@ class Courier:
         now = self._clock()
         with self._changed:
             if self._closing and self._held_until > now:
-                self._make = None  # the server asked for a pause beyond our end
+                self._make = None  # the server asked for a pause that is longer than the time left
             if self._make is None and self._last is not None and self._beat_due <= now and not self._closing:
                 self._make = self._last
             call = next((c for c in self._calls if self._call_at(c) <= now), None)

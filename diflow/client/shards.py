@@ -28,9 +28,9 @@ log = logging.getLogger("diflow.client")
 _ANSWER_SECONDS: Final = 15.0
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 15.0
-_IDLE_SECONDS: Final = 5.0  # between two requests of a worker for whom there is nothing until others are done
-_MOST_DONE: Final = 256  # of one request
-_MOST_HELD: Final = 64  # by one worker, as the server allows
+_IDLE_SECONDS: Final = 5.0  # between two requests of a worker that gets no shard until other workers are done
+_MOST_DONE: Final = 256  # units that one request reports as done
+_MOST_HELD: Final = 64  # leases of one worker that the server allows
 _REFUSED_PAUSE_SECONDS: Final = 1.0
 
 
@@ -100,11 +100,11 @@ class Shards:
         self._worker = uuid.uuid4().hex[:12]
         self._changed = threading.Condition()
         self._ready: dict[int, Span] = {}  # leased, and not given to the loop yet
-        self._given: set[int] = set()  # to the loop
+        self._given: set[int] = set()  # given to the loop
         self._covered: set[int] = set()  # done, and not in a checkpoint yet
-        self._saved: frozenset[int] = frozenset()  # of these, in the state that was saved last
-        self._done: set[int] = set()  # and not reported yet
-        self._next = 0  # alone
+        self._saved: frozenset[int] = frozenset()  # those of `_covered` that the last saved state has
+        self._done: set[int] = set()  # done, and not reported yet
+        self._next = 0  # the next unit, without a server
         self._ends = 0.0
         self._asked_with = 0  # leases that were in use at the last request
         self._is_finished = False
@@ -132,8 +132,8 @@ class Shards:
         """The next shard, or None if there is none within this time: others still work on theirs, or all are done
         (`is_finished`).
 
-        For synchronous trainings: a worker that waits for a shard keeps those waiting that wait for it. The shard is
-        done with `Shard.done`. Errors as when iterating.
+        For synchronous trainings: a worker that waits for a shard also delays the workers that wait for it. The shard
+        is done with `Shard.done`. Errors as when iterating.
         """
         span = self._take(timeout_seconds)
         return None if span is None else Shard(span, self._finish)

@@ -14,7 +14,7 @@ from diflow.client.process import Client
 
 try:
     from torch.utils.data import IterableDataset  # type: ignore[import-not-found, unused-ignore]
-except ImportError:  # it iterates all the same
+except ImportError:  # the class can be iterated without torch
     IterableDataset = object
 
 

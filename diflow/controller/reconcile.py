@@ -1,4 +1,4 @@
-"""One look at one job: what its DIJob object, its Workflow and its pods are now, and the next writes.
+"""Reconciles one DIJob: compares its object, its Workflow and its pods, and makes the next writes.
 
     no Workflow, and the job has not begun    all checks of `diflow submit`, then the Workflow
     no Workflow, and the job has begun        Failed: somebody has deleted it

@@ -71,8 +71,7 @@ def keep_result(made: Json, obj: DIJobRead) -> Json:
 
 
 def keep_transition(made: Json, obj: DIJobRead) -> Json:
-    """The status in which the replicas are healthy, or are not, since it was first written: what was found of them may
-    have changed meanwhile."""
+    """The status with the previous `lastTransitionTime` of the condition Healthy, if its status has not changed."""
     before = [one for one in untrusted.mappings(obj.status.get("conditions")) if one.get("type") == HEALTHY]
     for one in made["conditions"]:
         same = [known for known in before if one["type"] == HEALTHY and known.get("status") == one["status"]]
@@ -133,8 +132,8 @@ def failed(obj: DIJobRead, why: str, *, now: str, ttl_seconds: int | None) -> Js
 
 
 def adopted(obj: DIJobRead, replicas: int, requests: int) -> Json:
-    """The status as it is, with the record of what was reported: it has `replicas`, which others have written, and not
-    the record, which their client may have dropped."""
+    """The current status with `reportedReplicas` and `scaleRequests` added again, after another client has written the
+    status without them."""
     return {**obj.status, "reportedReplicas": replicas, "scaleRequests": requests}
 
 

@@ -47,7 +47,7 @@ def measure(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=seconds, env=dict(environ), check=False
         )
     except subprocess.TimeoutExpired:
-        return Outcome()  # a peer that is missing: who that is, the reports say
+        return Outcome()  # a peer is missing: the reports of the others show which one
     except OSError:
         return Outcome()
     return _read(done.stdout[-_MOST_OUTPUT:])
@@ -123,7 +123,7 @@ def _allreduce(torch: Any, rank: int, replicas: int, host: str, seconds: float, 
         dist.barrier()
         dist.destroy_process_group()
         return sorted(times)[len(times) // 2]
-    except Exception:  # of a missing peer; the reports say which one
+    except Exception:  # such as a missing peer: the reports of the others show which one
         return None
 
 

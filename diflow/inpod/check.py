@@ -26,11 +26,11 @@ from diflow.state.nodecheck import LONGEST_FAILURE, MOST_PEERS
 
 DEFAULT_SECONDS: Final = 120.0
 _LONGEST_SECONDS: Final = 3600.0
-_LOCAL_SHARE: Final = 0.3  # of the time, at most, for the node alone: it needs about 3 s
-_PEERS_SHARE: Final = 0.6  # until then the peers must have come
-_FIGURES_SHARE: Final = 0.7  # until then all is measured: soon after it is judged (nodecheck.PARTIAL_SHARE)
+_LOCAL_SHARE: Final = 0.3  # of the time, for the measurements of the node alone, which need about 3 s
+_PEERS_SHARE: Final = 0.6  # of the time, after which no more peers are awaited
+_FIGURES_SHARE: Final = 0.7  # of the time, for all measurements: they are judged soon after (nodecheck.PARTIAL_SHARE)
 _POLL_SECONDS: Final = 1.0
-_REQUESTS_PER_SECOND: Final = 25.0  # of all replicas of a job; the server takes twice as many
+_REQUESTS_PER_SECOND: Final = 25.0  # of all replicas of a job together; the server accepts twice as many
 _ANSWER_SECONDS: Final = 5.0
 _LONGEST_ROSTER: Final = 131_072
 
@@ -119,7 +119,7 @@ def timeout_seconds(environ: Mapping[str, str]) -> float:
 
 
 def _body(outcome: Outcome, meetings: Meetings | None) -> dict[str, Any]:
-    figures = {**outcome.figures, **(meetings.figures() if meetings is not None else {})}  # late peers have come since
+    figures = {**outcome.figures, **(meetings.figures() if meetings is not None else {})}  # of late peers too
     body: dict[str, Any] = {"figures": {name: float(f"{value:.4g}") for name, value in figures.items()}}
     if outcome.failed:
         body["failed"] = outcome.failed[:LONGEST_FAILURE]

@@ -1,9 +1,10 @@
 """The peers of a gang measure the network between them, in pairs.
 
 Of each pair the lower rank connects. It sends MESSAGES small messages and gets each back, then BYTES bytes each way.
-Both sides measure for themselves, so that no peer's word counts about another node. A replica has one meeting at a
-time, so that two of them do not share its network; as it only waits for higher ranks, no two wait for each other. In a
-small gang every pair meets. In a large one each replica meets MOST_PEERS others, at distances that connect the gang.
+Both sides measure, and each reports only its own figures: a peer cannot make another node look faulty. A replica has
+one meeting at a time, so that two of them do not share its network; as it only waits for higher ranks, no two wait for
+each other. In a small gang every pair meets. In a large one each replica meets MOST_PEERS others, at distances that
+connect the gang.
 
 The port is open to the cluster's network as long as the check runs, and takes bounded messages from the addresses of
 the peers alone.
@@ -66,7 +67,7 @@ class Met:
     transfer: dict[int, float] = field(default_factory=dict)
 
     def figures(self) -> dict[str, float]:
-        """The best figure of all meetings: in those with a slow peer, the peer is what is slow."""
+        """The best figure of all meetings: a figure of a meeting with a slow peer is bad because of the peer."""
         out = {
             "latency": min(self.latency.values(), default=None),
             "transfer": min(self.transfer.values(), default=None),

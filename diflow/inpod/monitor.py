@@ -153,7 +153,7 @@ class Monitor:
                 body["memoryBytes"] = found.memory_bytes
             if (gpu := self.gpus()) is not None:
                 body["gpuUtilization"] = gpu
-            # Without the CPU time of the work nothing says that it lives, and no report of this process may.
+            # Without CPU time and new steps, a report would count as a sign of life of the work without showing one.
             if found.cpu_seconds is not None or self._is_new:
                 self._report(body)
         elif self._is_new and now >= self._step_due:

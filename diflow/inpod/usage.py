@@ -65,8 +65,8 @@ def of_group(folder: Path) -> Usage:
 class Gpus:
     """Asks the driver's tool for the use of the GPUs.
 
-    The tool can hang so that nothing ends it, where the driver does. So its end is not waited for, and none is started
-    beside one that hangs.
+    If the driver hangs, the tool hangs too and cannot be killed. So nothing waits for its end, and no second one is
+    started while it hangs.
     """
 
     def __init__(self, command: tuple[str, ...] = _GPU, *, seconds: float = _GPU_SECONDS) -> None:

@@ -192,7 +192,7 @@ def _patch(obj: Mapping[str, Any], spec: Json) -> Json:
 
 
 def as_workflow(obj: Mapping[str, Any]) -> Json:
-    """A DIJob object without a Workflow in the form of one, for those who show jobs."""
+    """A DIJob object without a Workflow, represented as a Workflow, for code that displays jobs."""
     metadata = untrusted.sub(obj, "metadata")
     kept = {
         name: metadata[name] for name in ("name", "namespace", "uid", "creationTimestamp", "generation")

@@ -70,7 +70,7 @@ def submit(
     placed = job.model_copy(update={"namespace": namespace, **_defaults(job, announced)})
     for path, given in (("spec.topology", placed.topology), ("spec.nodeCheck", placed.node_check)):
         if given is not None and placed.scheduling != "gang":
-            raise InvalidError("needs the allocator, and this cluster announces none", path=path)
+            raise InvalidError("requires the allocator, which is not installed in this cluster", path=path)
     check_ready(cluster, namespace=namespace, priority=job.priority)
     prerequisites.check_host_names(cluster, job, namespace=namespace)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted

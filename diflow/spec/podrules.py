@@ -250,7 +250,7 @@ def _check_propagation(mount: Mapping[str, Any], container: Mapping[str, Any], p
     if propagation is not None:
         syntax.one_of(propagation, ("None", "HostToContainer", "Bidirectional"), f"{path}.mountPropagation")
     if propagation == "Bidirectional" and not container.get("securityContext", {}).get("privileged"):
-        raise InvalidError("Bidirectional is for privileged containers alone", path=f"{path}.mountPropagation")
+        raise InvalidError("Bidirectional requires a privileged container", path=f"{path}.mountPropagation")
     if recursive is None:
         return
     syntax.one_of(recursive, ("Disabled", "Enabled", "IfPossible"), f"{path}.recursiveReadOnly")

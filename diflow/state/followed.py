@@ -79,7 +79,7 @@ def _reason(attempt: Attempt) -> str:
         reason, code = "node check", f"exit code {number}"
     elif container and not code:  # Argo records the exit code of the work alone
         code = f"exit code {number} of {container}"
-    # Of a code without a meaning, the code says more.
+    # If the exit code has no known meaning, only the code is shown.
     parts = [part for part in ("" if code and reason == UNKNOWN else reason, code) if part] or [UNKNOWN]
     if attempt.memory and attempt.verdict is not None and attempt.verdict.action == "MoreMemory":
         parts.append(f"with {quantity('memory', attempt.memory)}")

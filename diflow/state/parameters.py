@@ -431,7 +431,7 @@ def _read_manifest(dijob: str) -> _Submitted:
 
 
 def _deadlines(health: Object) -> Deadlines:
-    """What is no valid deadline counts as the default: it says only when the server writes."""
+    """An invalid deadline is replaced by the default. Here deadlines only affect when the server writes."""
     names = {"heartbeat": "heartbeatSeconds", "progress": "progressSeconds", "first_progress": "firstProgressSeconds"}
     given = {name: health.get(field) for name, field in names.items()}
     valid = {name: n for name, n in given.items() if untrusted.is_count(n, least=0, most=MOST_HEALTH_SECONDS)}

@@ -198,8 +198,8 @@ class Checks:
 
 
 def _change(read: ServedWorkflow, text: str, *, is_ours: bool) -> list[dict[str, Any]]:
-    """The patch that replaces the results as they were read. `is_ours`: what is there is no text that a user has put
-    there and that is not read."""
+    """The patch that replaces the results as they were read. `is_ours`: the annotation still has the value that was
+    read."""
     tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]
     if is_ours and can_be_tested(read.check_text):
         # null is only equal to what is not there: the cache may not have the first write yet.

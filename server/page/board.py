@@ -276,8 +276,8 @@ def _newest(jobs: Iterable[JobFacts]) -> list[JobFacts]:
 
 
 def _deleted(state: CacheSnapshot, permissions: Permissions) -> list[JobFacts]:
-    """The recorded jobs without a Workflow: of each namespace as many of the last ones, so that one with very many
-    displaces no other."""
+    """The recorded jobs without a Workflow: the last ones, and the same number of each namespace, so that a namespace
+    with many of them does not displace those of others."""
     seen = [jobs for namespace, jobs in state.ended.items() if permissions.allows(namespace)]
     share = max(1, RECORDED_SHOWN // max(1, len(seen)))
     present = {(job.namespace, job.name, job.submitted) for job in state.jobs}

@@ -116,7 +116,7 @@ class JobFacts:
 
     @property
     def reference(self) -> str:
-        """The key, with the time of the submission of a job whose name other ones may have now."""
+        """The key. Of a deleted job also the time of its submission, as a newer job may have its name."""
         return f"{self.key}@{self.submitted:.0f}" if self.is_deleted else self.key
 
     @property

@@ -87,7 +87,7 @@ def _chart(line: JobLine, now: float) -> Markup:
 
 def _environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader([_HERE / "templates", _HERE]),  # and page.css and page.js
+        loader=FileSystemLoader([_HERE / "templates", _HERE]),  # the second one for page.css and page.js
         autoescape=True,
         undefined=StrictUndefined,
         finalize=texts.displayable,

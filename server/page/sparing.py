@@ -1,4 +1,4 @@
-"""What the page shows of Workflows, derived within a share of the processor for each namespace.
+"""Derives what the page shows of Workflows, with a limited share of processor time for each namespace.
 
 A Workflow of a megabyte takes a quarter of a second, with each change. One watch brings the changes of all namespaces,
 so a user who changes such a Workflow again and again would delay what the server knows of the jobs of others.
@@ -34,9 +34,9 @@ class _Spent:
 
 
 class Sparing:
-    """Derives the facts of a Workflow; those of an earlier version again, if its namespace has used its share.
+    """Derives the facts of a Workflow. If its namespace has used its share, the facts of an earlier version are kept.
 
-    `late` are the Workflows of which that was so the last time, and which may be looked at again. `clock` returns
+    `late`: Workflows with facts of an earlier version, of which the facts may be derived now. `clock` returns
     monotonic seconds, `processor` those that this thread has used.
     """
 

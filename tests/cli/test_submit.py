@@ -193,7 +193,10 @@ def test_no_argo_is_said_plainly(diflow: Cli) -> None:
     )
     result = diflow("submit", diflow.file("job.yaml", manifest()))
     assert result.code == 5
-    assert "Argo Workflows is not installed: no workflows.argoproj.io in this cluster. Install it and diflow's manifests/" in result.err
+    assert (
+        "Argo Workflows is not installed: no workflows.argoproj.io in this cluster. Install it and diflow's manifests/"
+        in result.err
+    )
 
 
 def test_a_user_who_may_only_make_workflows_can_submit(diflow: Cli) -> None:

@@ -128,7 +128,8 @@ def test_a_user_who_may_not_read_about_the_allocator_runs_jobs_without_it(diflow
 
 
 def test_a_job_that_requires_a_domain_is_refused_where_no_allocator_would_place_it(diflow: Cli) -> None:
-    with pytest.raises(InvalidError, match=r"spec\.topology: needs the allocator, and this cluster announces none"):
+    why = r"spec\.topology: requires the allocator, which is not installed in this cluster"
+    with pytest.raises(InvalidError, match=why):
         scheduled(diflow, topology=Topology(required="rack"))
     allocator(diflow)
     assert scheduled(diflow, topology=Topology(required="rack"))[:2] == ("gang", True)

@@ -32,7 +32,7 @@ def serve(state: State, reservation: Reservation, *, within_share: bool) -> None
         reservation.keep()
     elif reservation.kept:
         s, turn, among = state.snapshot, reservation.turn, state.allowed
-        # Without `turn` it has started beside its reservation: one of several roles may fit on other nodes by then.
+        # Without `turn` the gang has started outside its reservation: a role may fit on other nodes by then.
         if turn is not None:
             among = among & s.job_preemptible & (s.job_priority <= state.facts.priority[turn.job])
         reservation.lift()

@@ -53,7 +53,7 @@ RULES: dict[str, Callable[[Ledger], Rule]] = {"drf": drf}
 
 
 def agreed(rules: Sequence[Rule], job: int, want: dict[int, int], victims: BoolArray) -> tuple[BoolArray, MayTake]:
-    """Those of `victims` whom no rule spares, and whether all rules agree to what is taken from one of them."""
+    """The victims that every rule allows, and a function that tells whether an amount may be taken from one of them."""
     if not rules:
         return victims, _anything
     asked = [rule(job, want) for rule in rules]

@@ -287,7 +287,7 @@ class Cycle:
         fits = has_queue and any(put(ledger, job, want) for want in sizes)
         in_place = not fits and not broken and self._gives_up_in_place(job, held)
         if fits or in_place or (has_queue and self._takes(job, least)):
-            # What it has in place it could not get again, so it does not share that with others.
+            # It could not get its current places again, so it does not share them with others.
             self.restarts[job], self.disturbs = not in_place, True
             self.stays[job] = in_place
             self.blame.setdefault(job, (Why.PLACED_AGAIN, -1))
@@ -303,8 +303,8 @@ class Cycle:
             self.blame[job] = (Why.DOES_NOT_FIT_ELSEWHERE, -1)
 
     def _gives_up_in_place(self, job: int, held: Placement) -> bool:
-        """Whether a job that held this gives up what is above its maximum where it is, as it has no place by the cap of
-        its queue, or no queue."""
+        """Try to reduce a job that held this to its maximum on its current nodes, as the cap of its queue, or a missing
+        queue, allows no new placement. Returns whether that was possible."""
         self.ledger.restore(job, held)
         if give_up_in_place(self.ledger, job):
             return True

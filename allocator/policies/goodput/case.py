@@ -80,8 +80,8 @@ class Case:
                 between_nodes=settings.between_nodes,
                 patience_seconds=patience,
             )
-        # A job keeps the bonus for as long after its start: otherwise the next cycle would stop it again. It is the
-        # same for all of them, or they would only replace each other.
+        # A job keeps the bonus for some time after its start: otherwise the next cycle would stop it again. All these
+        # jobs have the same bonus: otherwise they would only replace each other.
         self.values: Values = Values(
             snapshot,
             settings,

@@ -1,8 +1,8 @@
 """What a job inherits from the earlier jobs of its application.
 
-The memory (`Prior`) says how an application scales. Its absolute times are not believed: machines, images and data
-change them, so they are multiplied by the factor that fits the job's own times. Where the memory foretells these times
-badly even so, it is dropped, and the job is treated as the first of its application.
+The memory (`Prior`) says how an application scales. Its absolute times are not used as they are: machines, images and
+data change them, so they are multiplied by the factor that fits the job's own times. If the memory predicts these times
+badly even then, it is ignored, and the job is treated as the first of its application.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEAST_PART = 0.1
 
 
 def is_trusted(prior: Prior) -> bool:
-    """Whether the memory was right about the jobs since, as far as that is known."""
+    """Whether the memory has predicted the later jobs well, as far as that is known."""
     return not prior.misses > MOST_MISS  # NaN: there was only one job
 
 
@@ -85,8 +85,8 @@ def inherited(rows: FloatArray, prior: Prior, params: FloatArray) -> FloatArray 
 def _discourages(rows: FloatArray, params: FloatArray) -> bool:
     """Whether the memory says that a job which has run on one replica alone gains little from a second one.
 
-    On one replica nothing can refute that, and a wrong memory would keep the job there until its end: so it is not
-    believed before the job has tried.
+    No observation on one replica can refute that, and a wrong memory would keep the job there until its end. So the
+    memory is not used until the job has run on several replicas.
     """
     if rows[:, REPLICAS].max() > 1:
         return False

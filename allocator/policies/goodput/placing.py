@@ -167,7 +167,7 @@ class Placing:
         match = (table.replicas == now[:, None]) & (now[:, None] > 0)
         column = np.where(match.any(axis=1), match.argmax(axis=1), -1)
         movable = case.view.free_to_move & (column >= 0) & snapshot.job_preemptible
-        # The problem says nothing of a job that got no place in the pool that was chosen for it.
+        # The problem has values for the chosen pool alone: a job that was placed in another one is not raised.
         movable &= np.array(self._pool, dtype=np.int64) == case.view.pool
         rows, columns = np.arange(snapshot.jobs), np.arange(match.shape[1])
         value = np.where(np.isfinite(problem.value) & movable[:, None], problem.value, -np.inf)

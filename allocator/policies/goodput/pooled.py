@@ -1,7 +1,7 @@
-"""What a job has shown, and what its application has, as a model of the job in each pool of nodes.
+"""A model of a job in each pool of nodes, from the observations of the job and of its application.
 
-A job reports in one pool at a time, so most pools are known from elsewhere. For a pool, the observations count in this
-order, each at the numbers of replicas that those before it lack:
+A job reports from one pool at a time, so for most pools the model uses observations from other pools. For a pool, the
+observations count in this order, each at the numbers of replicas that those before it lack:
 
 1. the job's own there;
 2. those of the record of its application there, in the job's own time (`memory.py`);
@@ -58,7 +58,7 @@ def in_pools(
     Where the job runs does not matter: a plan that stops or moves it would change what the next one knows, and two
     plans could replace each other for ever. Times without a pool are those of a pool of speed 1."""
     rows = clean(profile.observations)
-    # The newest first: of the pools that the cluster does not have, some may be gone, and some invented.
+    # The newest first. The observations may name pools that were removed, or that a user has made up.
     of_row = np.minimum(rows[:, POOL], 2.0**53).astype(np.int64)
     found: list[int] = list(dict.fromkeys(of_row[::-1].tolist()))
     strange = [number for number in found if number not in numbers][:MOST_STRANGE]
@@ -120,7 +120,7 @@ def _by_speed(
 
 
 def _moved(rows: FloatArray, known: FloatArray, by_speed: float) -> FloatArray:
-    """These observations of another pool as they would be in the pool of which `known` is known."""
+    """Observations from another pool, scaled to the pool in which `known` was observed."""
     here, there = _alone(rows), _alone(known)
     if not len(here) or not len(there):
         return _scaled(rows, by_speed)

@@ -394,8 +394,8 @@ def reported_limits(profile: Profile) -> tuple[float, float, float, float, float
 
 
 def _mean_replicas(snapshot: Snapshot, rows: IntArray, ran: FloatArray) -> FloatArray:
-    """The mean number of replicas that these jobs held while they ran. If a job's service is its running time, nobody
-    has counted its replicas: then those of its newest observation."""
+    """The mean number of replicas that these jobs held while they ran. If a job's service equals its running
+    time, its replicas were not counted: the number of its newest observation is used."""
     mean = snapshot.job_service_seconds[rows] / np.maximum(ran, 1e-9)
     held = np.clip(mean, 1.0, 1e6)
     for at in np.flatnonzero((np.abs(mean - 1.0) < 1e-6) & (ran > 0)).tolist():
