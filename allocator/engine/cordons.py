@@ -8,7 +8,6 @@ administrator uncordons stays so until a further job leaves it out.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -69,8 +68,8 @@ class Cordons:
         elector: Elector,
         *,
         after_namespaces: int,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
     ) -> None:
         self._cluster = cluster.without_retries()
         self._elector = elector

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,12 +55,12 @@ class Executor:
         elector: Elector,
         *,
         on_response: Callable[[Kind, Json], None],
-        progress: Callable[[], None] = lambda: None,
-        sign: Callable[[str, str], str] = lambda _uid, _text: "",
-        mark: Callable[[str], Mapping[str, str | None]] = lambda _text: {},
-        workers: int = 16,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        progress: Callable[[], None],
+        sign: Callable[[str, str], str],
+        mark: Callable[[str], Mapping[str, str | None]],
+        workers: int,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
     ) -> None:
         self._cluster = cluster.without_retries()
         self._elector = elector

@@ -50,8 +50,8 @@ def consequence(
     *,
     running: Mapping[str, tuple[int, ...]],
     now: float,
-    most_memory: int | None = None,
-    is_final: bool = True,
+    most_memory: int | None,
+    is_final: bool,
 ) -> Consequence:
     """What follows now. `running`: by member, the place in the order of attempts of the pods that were admitted;
     `most_memory`: the MiB that no replica of the cluster may exceed, None without a limit. `is_final`: no other replica

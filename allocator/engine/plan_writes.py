@@ -35,9 +35,9 @@ def plan_writes(
     plan: Plan,
     *,
     now: float,
-    limit_seconds: float = 300.0,
-    capacity: FreeCapacity | None = None,
-    failed: Callable[[Job, Exception], None] | None = None,
+    limit_seconds: float,
+    capacity: FreeCapacity,
+    failed: Callable[[Job, Exception], None],
 ) -> tuple[list[Write], list[Write]]:
     """(writes that free capacity, writes that use it). The second ones depend on the first ones.
 
@@ -63,8 +63,6 @@ def plan_writes(
         try:
             some_free, some_use = _writes_of(standing, j, target, explainer, limits)
         except Exception as error:
-            if failed is None:
-                raise
             failed(standing.job, error)
             continue
         free += some_free
@@ -77,7 +75,7 @@ def _writes_of(
     j: int,
     target: Mapping[str, Mapping[str, int]],
     explainer: Explainer,
-    limits: tuple[float, float, FreeCapacity | None],
+    limits: tuple[float, float, FreeCapacity],
 ) -> tuple[list[Write], list[Write]]:
     """The writes of one job, as in `plan_writes`."""
     (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
@@ -160,7 +158,7 @@ def _begin(
     target: Mapping[str, Mapping[str, int]],
     decision: Mapping[str, str],
     now: float,
-    capacity: FreeCapacity | None,
+    capacity: FreeCapacity,
 ) -> Write:
     """Place a job of which nothing was created yet, and admit it if its places are free now."""
     job, read, old = standing.job, standing.job.read, standing.job.read.allocation
@@ -180,7 +178,7 @@ def _begin(
     parameters = live(granted={**read.live.granted, read.live.current: counts})
     note = _note(standing, counts, decision["why"])
     need = allocated(read, at)
-    if capacity is None or need is None or not job.may_begin or not capacity.fits(need):
+    if need is None or not job.may_begin or not capacity.fits(need):
         return patches.change_job(read, parameters=parameters, allocation=at, decision=decision, note=note)
     capacity.take(need)
     admission = patches.admission(read, at, now=now)
@@ -269,7 +267,7 @@ def _preempt(standing: Standing, decision: Mapping[str, str], now: float) -> Wri
     return replacing_round(standing.job, counts, {}, now=now, decision=decision, note=note)
 
 
-def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int] | None = None) -> Write | None:
+def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int] | None) -> Write | None:
     """Withdraw the unused places of a job. `most`: the replicas by task with which a preemptible job is to wait. None
     if nothing has to be written."""
     job, read, old = standing.job, standing.job.read, standing.job.read.allocation

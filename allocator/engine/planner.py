@@ -63,7 +63,7 @@ class Planner:
         on_due: Callable[[str], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
-        inherit: Callable[[JobRead, Profile | None], Profile | None] | None = None,
+        inherit: Callable[[JobRead, Profile | None], Profile | None],
     ) -> None:
         self.policy, self._inherit = policy, inherit
         self._settings, self._elector, self._executor = settings, elector, executor

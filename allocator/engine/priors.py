@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
@@ -34,9 +33,7 @@ assert BINS == PARTS
 class Priors:
     """Adds to the profiles of jobs what the memories say of their applications. `config_maps`: the cache of these."""
 
-    def __init__(
-        self, config_maps: Reflector, pools: NodePools, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, config_maps: Reflector, pools: NodePools, *, clock: Callable[[], float]) -> None:
         self._config_maps, self._pools, self._clock = config_maps, pools, clock
         self._of_namespace: dict[str, tuple[object, dict[str, dict[str, Prior]], float]] = {}
         self._profiles: dict[str, tuple[tuple[Profile | None, Prior, dict[str, Prior], bool], Profile]] = {}

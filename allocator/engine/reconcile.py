@@ -61,10 +61,10 @@ def reconcile(
     capacity: FreeCapacity,
     *,
     now: float,
-    pace: Pace | None = None,
-    overdue: frozenset[str] = frozenset(),
-    planned_ago: float = 0.0,
-    most_memory: int | None = None,
+    pace: Pace,
+    overdue: frozenset[str],
+    planned_ago: float,
+    most_memory: int | None,
 ) -> list[Write]:
     """The next writes for this job. Admissions reserve from `capacity`, so that no two jobs get the same.
 
@@ -94,7 +94,6 @@ def reconcile(
     follows = _after_argo_retry(job, capacity)
     if follows is None and read.restarts > read.backoff_limit:
         follows = [_give_up(read, now)]
-    pace = pace or Pace()
     if follows is None and read.has_policy:
         follows = _after_failures(job, capacity, now, pace, most_memory)
     return _go_on(job, capacity, now, pace, overdue) if follows is None else follows

@@ -42,7 +42,7 @@ class Takeover:
         elector: Elector,
         executor: Executor,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster, self._elector, self._executor = cluster.without_retries(), elector, executor

@@ -33,7 +33,7 @@ class Timers:
         unbound: UnboundPods,
         clock: Callable[[], float],
         *,
-        look_due: Callable[[], float] = lambda: math.inf,
+        look_due: Callable[[], float],
     ) -> None:
         self._settings, self._executor, self._planner, self._unbound = settings, executor, planner, unbound
         self._clock, self._look_due = clock, look_due

@@ -13,7 +13,6 @@ killed between any two of them, and two processes do not harm each other.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -85,8 +84,8 @@ class Reconciler:
         elector: Elector,
         settings: ControllerSettings,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
     ) -> None:
         self._cluster = cluster.without_retries()
         self._caches, self._elector, self._settings, self._wall = caches, elector, settings, wall

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,9 +65,9 @@ class Checks:
         cache: Cache,
         pool: Pool,
         *,
-        between_seconds: float = 1.0,
-        wall: Callable[[], float] = time.time,
-        sleep: Callable[[float], Any] = asyncio.sleep,
+        between_seconds: float,
+        wall: Callable[[], float],
+        sleep: Callable[[float], Any],
     ) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache

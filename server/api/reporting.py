@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -100,11 +99,11 @@ class Reporter:
         cache: Cache,
         pool: Pool,
         *,
-        between_seconds: float = 1.0,
-        rate: float = 25.0,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        sleep: Callable[[float], Any] = asyncio.sleep,
+        between_seconds: float,
+        rate: float,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        sleep: Callable[[float], Any],
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._jitter = jitter

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -70,7 +71,17 @@ def main() -> None:
         lease_seconds=LEASE_SECONDS,
         renew_seconds=0.5,
     )
-    executor = Executor(cluster, elector, on_response=lambda *_: None, workers=1)
+    executor = Executor(
+        cluster,
+        elector,
+        on_response=lambda *_: None,
+        progress=lambda: None,
+        sign=lambda *_: "",
+        mark=lambda _: {},
+        workers=1,
+        clock=time.monotonic,
+        wall=time.time,
+    )
     line = executor._cluster._transport = Holding(cluster._transport)
     elector.acquire(threading.Event())
     with ThreadPoolExecutor(len(plan)) as pool:

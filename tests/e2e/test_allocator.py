@@ -21,9 +21,9 @@ import pytest
 from diflow import DIJob, Task, keys
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.job import Job
-from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.records import read_node, read_pod, read_workflow
 from diflow.kube.kinds import POD
+from tests.allocator.engine.calls import reconcile
 from tests.builders import job, task, template
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import (

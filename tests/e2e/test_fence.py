@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,8 +98,18 @@ def stand_still(
             renew_seconds=0.5,
         )
         assert elector.acquire(threading.Event())
-        executor = Executor(live.api, elector, on_response=lambda *_: None, workers=1)
-        is_fenced = Takeover(live.api, elector, executor)._is_fenced()
+        executor = Executor(
+            live.api,
+            elector,
+            on_response=lambda *_: None,
+            progress=lambda: None,
+            sign=lambda *_: "",
+            mark=lambda _: {},
+            workers=1,
+            clock=time.monotonic,
+            wall=time.time,
+        )
+        is_fenced = Takeover(live.api, elector, executor, clock=time.monotonic)._is_fenced()
         executor.close()
         assert is_fenced is (touch is None)
         for obj in touch or ():

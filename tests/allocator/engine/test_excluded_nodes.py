@@ -7,13 +7,13 @@ from typing import Any
 
 from diflow import keys
 from diflow.allocator.engine.job import Job
-from diflow.allocator.engine.plan_writes import plan_writes
 from diflow.allocator.engine.rounds import place_again
 from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
 from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import load_policy
 from diflow.state.exclusions import FIRST_SECONDS, Exclusions
+from tests.allocator.engine.calls import plan_writes
 from tests.allocator.engine.test_planning import shown
 from tests.allocator.lab import job as dijob
 from tests.allocator.lab import lab, task

@@ -22,8 +22,6 @@ from diflow.allocator.engine.cluster_state import assemble
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import guarded
 from diflow.allocator.engine.picture import Picture, picture
-from diflow.allocator.engine.plan_writes import plan_writes
-from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, read_pod, read_workflow
 from diflow.allocator.model.plan import Action
 from diflow.allocator.model.snapshot import Snapshot
@@ -32,6 +30,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.bounds import MOST_PORT_COLUMNS
 from diflow.workflows import render
 from tests.allocator import lab
+from tests.allocator.engine.calls import plan_writes, reconcile
 from tests.allocator.values import NOW
 
 Json = dict[str, Any]

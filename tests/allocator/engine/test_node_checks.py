@@ -10,13 +10,13 @@ import pytest
 from diflow import keys
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.node_checks import by_rank, left_out
-from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.records import PodRead
 from diflow.job import NodeCheck
 from diflow.state import nodecheck
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.nodecheck import Entry, Record
+from tests.allocator.engine.calls import reconcile
 from tests.allocator.lab import job as dijob
 from tests.allocator.lab import lab, task
 from tests.allocator.values import NOW, capacity, job, node, pod, read, role, tree

@@ -13,11 +13,11 @@ from diflow import keys
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.picture import Picture, left_in_place, picture
-from diflow.allocator.engine.plan_writes import plan_writes
 from diflow.allocator.engine.records import NodeRead
 from diflow.allocator.engine.standing import stand
 from diflow.allocator.model.plan import Plan, Why, make_plan
 from diflow.allocator.model.snapshot import Snapshot
+from tests.allocator.engine.calls import plan_writes
 from tests.allocator.values import NOW, capacity, job, node, pod, read, role, tree
 
 

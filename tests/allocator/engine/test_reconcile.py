@@ -13,7 +13,7 @@ from diflow import keys
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.reconcile import Pace, reconcile
+from diflow.allocator.engine.reconcile import Pace
 from diflow.allocator.engine.reconciler import _few_repairs
 from diflow.allocator.engine.records import Identity
 from diflow.durations import timestamp
@@ -21,6 +21,7 @@ from diflow.kube.kinds import WORKFLOW
 from diflow.state.failures import UNCOUNTED_MESSAGES
 from diflow.state.roster import roster
 from diflow.state.tree import Tree
+from tests.allocator.engine.calls import reconcile
 from tests.allocator.values import CPU, NOW, capacity, job, node, pod, read, role, tree
 
 
