@@ -22,7 +22,7 @@ from hera.workflows import models as m
 from diflow import keys
 from diflow.errors import InvalidError
 from diflow.job import DIJob
-from diflow.settings import RenderSettings, render_settings
+from diflow.settings import render_settings
 from diflow.workflows.escape import Template, patch_json
 from diflow.workflows.pods import pod_security
 from diflow.yamltext import dump_yaml
@@ -57,7 +57,6 @@ def step(
     *,
     parameters: Iterable[str] | Mapping[str, str | None] = (),
     name: str = "",
-    settings: RenderSettings | None = None,
     **options: Any,
 ) -> Resource:
     """A template for Hera that runs `job`: call it in a DAG or in Steps, as any other template.
@@ -102,12 +101,12 @@ def step(
             Parameter(name=variable, **({} if default is None else {"default": default}))
             for variable, default in given.items()
         ],
-        **_common(patch_json(ours, users), settings),
+        **_common(patch_json(ours, users)),
         **options,
     )
 
 
-def template_yaml(*, settings: RenderSettings | None = None) -> str:
+def template_yaml() -> str:
     """The WorkflowTemplate whose template `dijob` runs any DIJob: its inputs are `name` and `spec`, as YAML."""
     text = json.dumps(_TEXT.format(name="name"))[1:-1]
     manifest = (
@@ -122,7 +121,7 @@ def template_yaml(*, settings: RenderSettings | None = None) -> str:
     resource = Resource(
         name=TEMPLATE,
         inputs=[Parameter(name="name", default=JOB), Parameter(name="spec")],
-        **_common(manifest, settings),
+        **_common(manifest),
     )
     model = m.WorkflowTemplate(
         api_version="argoproj.io/v1alpha1",
@@ -137,9 +136,9 @@ def template_yaml(*, settings: RenderSettings | None = None) -> str:
     return dump_yaml(model.model_dump(exclude_none=True, by_alias=True))
 
 
-def _common(manifest: str, settings: RenderSettings | None) -> Json:
+def _common(manifest: str) -> Json:
     """What the templates of all steps have in common."""
-    security = pod_security({}, settings if settings is not None else render_settings())
+    security = pod_security({}, render_settings())
     return {
         "action": "apply",
         "manifest": manifest,

@@ -205,16 +205,14 @@ def assemble(
     *,
     rules: tuple[NamespaceRule, ...] = (),
     most_nodes: int = 0,
-    former: Mapping[str, Job] = _NO_JOBS,
 ) -> ClusterState:
     """The cluster state of these objects: each job with its own pods.
 
-    A preemptible job whose Workflow has at least `most_nodes` of Argo's nodes is full (0: none is). A job that consists
-    of the same objects as in `former` is reused, with the values that it has cached.
+    A preemptible job whose Workflow has at least `most_nodes` of Argo's nodes is full (0: none is).
     """
     reads = {read.key: read for read in workflows}
     sorted_pods = Pods.of(pods, _owners(reads))
-    jobs = _jobs(reads, sorted_pods, most_nodes=most_nodes, former=former)
+    jobs = _jobs(reads, sorted_pods, most_nodes=most_nodes, former=_NO_JOBS)
     return ClusterState(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble, rules)
 
 
@@ -223,6 +221,8 @@ def _owners(reads: Mapping[str, JobRead]) -> dict[str, str]:
 
 
 def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: Mapping[str, Job]) -> Mapping[str, Job]:
+    """The jobs of these objects. A job that consists of the same objects as in `former` is reused, with the values that
+    it has cached."""
     chains = _Chains(reads, pods.by_job)
     after = chains.after
     jobs: dict[str, Job] = {}

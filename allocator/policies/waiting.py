@@ -143,6 +143,12 @@ Kept = list[tuple[IntArray, IntArray]]
 """A reservation: (nodes, amounts) for each role."""
 
 
+def lift(ledger: Ledger, kept: Kept) -> None:
+    """Lift a reservation that `reserve` has made."""
+    for nodes, amount in kept:
+        ledger.unblock(nodes, amount)
+
+
 def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
     """Reserve capacity for the job's minimum on the nodes that lack least. Empty if no set of nodes could hold it.
 

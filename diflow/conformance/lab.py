@@ -233,9 +233,9 @@ class Run:
         """The log of a pod's main container."""
         return list(self.lab.cluster.logs(pod["metadata"]["name"], namespace=self.lab.namespace))
 
-    def worker(self, index: int, *, round_: str = "1") -> Json | None:
-        """The pod of a replica."""
-        return reading.workers(self.pods(), round_=round_).get(f"{self.name}-worker-{index}")
+    def worker(self, index: int) -> Json | None:
+        """The pod of a replica of the first round."""
+        return reading.workers(self.pods(), round_="1").get(f"{self.name}-worker-{index}")
 
     def until_running(self, index: int) -> Json:
         """Wait until the container of a replica runs."""

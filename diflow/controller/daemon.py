@@ -19,7 +19,7 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class Controller:
-    """Gives DIJob objects their Workflows and their status. `run` blocks; `step` looks at one job, for tests."""
+    """Gives DIJob objects their Workflows and their status. `run` blocks."""
 
     def __init__(
         self,
@@ -69,14 +69,6 @@ class Controller:
         """Look at each job once."""
         for key in self.caches.jobs():
             self.queue.add(key)
-
-    def step(self) -> bool:
-        """Look at the next job that is due. Returns whether there was one. Raises LostLeadershipError."""
-        key = self.queue.take()
-        if key is None:
-            return False
-        self._look(key)
-        return True
 
     @property
     def longest_look_seconds(self) -> float:

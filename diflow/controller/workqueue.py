@@ -34,10 +34,10 @@ class WorkQueue:
         self._busy: set[Key] = set()
         self._again: dict[Key, float] = {}
 
-    def add(self, key: Key, *, after: float = 0.0) -> None:
-        """Look at the key in `after` seconds, or earlier if that was requested already; not before its rest is over."""
+    def add(self, key: Key) -> None:
+        """Look at the key as soon as its rest is over."""
         with self._changed:
-            self._add(key, self._clock() + after)
+            self._add(key, self._clock())
 
     def pop(self, stop: threading.Event) -> Key | None:
         """The next key that is due, which is busy until `done`. Waits for it; None when `stop` is set."""

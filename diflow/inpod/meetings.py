@@ -38,17 +38,17 @@ _MOST_WAITING: Final = 32
 _READY: Final = b"+"
 
 
-def peers(rank: int, replicas: int, *, most: int = MOST_PEERS) -> tuple[int, ...]:
+def peers(rank: int, replicas: int) -> tuple[int, ...]:
     """The ranks that this one meets, in an order in which few meet the same one at once; symmetric.
 
-    All others if there are at most `most`; else those at the distances 1, 2, 4, ... and further ones, both ways.
+    All others if there are at most MOST_PEERS; else those at the distances 1, 2, 4, ... and further ones, both ways.
     """
-    if replicas <= most + 1:
+    if replicas <= MOST_PEERS + 1:
         distances = list(range(1, replicas // 2 + 1))
     else:
         powers = [2**i for i in range(replicas.bit_length()) if 2**i <= (replicas - 1) // 2]
         # Powers of two make a graph in which every two replicas are a few meetings apart.
-        distances = sorted({1, *powers[-(most // 2 - 1) :]})[: most // 2]
+        distances = sorted({1, *powers[-(MOST_PEERS // 2 - 1) :]})[: MOST_PEERS // 2]
     found: dict[int, None] = {}
     for distance in distances:
         # Neighbours differ in the direction that they take first.

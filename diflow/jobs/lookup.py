@@ -107,13 +107,12 @@ def current_workflow(name: str, *, namespace: str | None, cluster: Cluster) -> d
 
 def list_jobs(
     *,
-    namespace: str | None = None,
     everywhere: bool = False,
     labels: str = "",
     brief: bool = False,
     cluster: Cluster | None = None,
 ) -> list[Job]:
-    """All jobs of the namespace, or `everywhere`, the newest first. Pods are not read.
+    """All jobs of the default namespace, or `everywhere`, the newest first. Pods are not read.
 
     `brief`: of many gangs that wait and many ended jobs, only the metadata is read (see `status.derive_waiting` and
     `status.derive_ended`). A Workflow that ran has about 80 kB, and the API server's serialisation takes most of the
@@ -121,7 +120,7 @@ def list_jobs(
     """
     cluster = cluster or connect()
     chosen = f"{keys.MANAGED},{labels}" if labels else keys.MANAGED
-    where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
+    where: dict[str, Any] = {"everywhere": everywhere}
     ended: list[Job] = []
     waits: dict[str, JobStatus] = {}
     heads = cluster.list_all(WORKFLOW, labels=chosen, metadata_only=True, **where) if brief else []
@@ -184,21 +183,21 @@ def _still_there(cluster: Cluster, heads: list[dict[str, Any]], *, labels: str) 
     return found
 
 
-def names(*, namespace: str | None = None, cluster: Cluster | None = None) -> list[str]:
-    """The names of all jobs in the namespace, the newest first."""
+def names(*, cluster: Cluster | None = None) -> list[str]:
+    """The names of all jobs in the default namespace, the newest first."""
     cluster = cluster or connect()
-    found = cluster.list_all(WORKFLOW, namespace=namespace, labels=keys.MANAGED, metadata_only=True)
-    objects = dijobs.list_all(cluster, namespace=namespace, metadata_only=True)
+    found = cluster.list_all(WORKFLOW, labels=keys.MANAGED, metadata_only=True)
+    objects = dijobs.list_all(cluster, metadata_only=True)
     newest = sorted([*chain.newest(found), *objects], key=_created, reverse=True)
     return list(dict.fromkeys(chain.job_name(workflow) for workflow in newest))
 
 
-def latest(*, namespace: str | None = None, cluster: Cluster | None = None) -> str:
-    """The name of the newest job in the namespace. Raises NotFoundError if there is none."""
+def latest(*, cluster: Cluster | None = None) -> str:
+    """The name of the newest job in the default namespace. Raises NotFoundError if there is none."""
     cluster = cluster or connect()
-    found = names(namespace=namespace, cluster=cluster)
+    found = names(cluster=cluster)
     if not found:
-        raise NotFoundError(f"there is no job in the namespace {namespace or cluster.namespace!r} yet")
+        raise NotFoundError(f"there is no job in the namespace {cluster.namespace!r} yet")
     return found[0]
 
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from diflow import keys
+from diflow.durations import timestamp
 from diflow.errors import ConflictError, UnavailableError
 from diflow.jobs import lookup, suspend
 from diflow.jobs.connecting import connect
@@ -65,7 +66,7 @@ def retry(
         if not _has_failed(workflow) and repair(workflow):
             _repair(name, namespace=namespace, cluster=cluster)
             return
-        new, forgotten = retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        new, forgotten = retried(workflow, now=timestamp(now().timestamp()))
         current = workflow["metadata"]["name"]
         _delete(cluster, current, _pods_of(cluster, current, forgotten, namespace=namespace), namespace=namespace)
         try:

@@ -350,7 +350,6 @@ class Cluster:
         since_time: str | None = None,
         tail: int | None = None,
         timestamps: bool = False,
-        read_seconds: float | None = None,
     ) -> Iterator[str]:
         """The lines of a container's log, without line ends. With `follow`, also future ones."""
         query: dict[str, Any] = {
@@ -363,28 +362,21 @@ class Cluster:
             "timestamps": "true" if timestamps else "",
         }
         path = self._path(POD, namespace, pod, "log")
-        seconds = read_seconds if read_seconds is not None else (None if follow else self._read_seconds)
+        seconds = None if follow else self._read_seconds
         with self._open("GET", path, query=query, read_seconds=seconds, about=POD.about(pod)) as response:
             for line in _lines(response):
                 yield line.decode("utf-8", errors="replace").removesuffix("\r")
 
     # --- the cluster itself -------------------------------------------------------------------------------------------
 
-    def can_i(
-        self,
-        verb: str,
-        kind: Kind,
-        *,
-        subresource: str = "",
-        namespace: str | None = None,
-    ) -> bool:
-        """Whether the user has a right (a SelfSubjectAccessReview)."""
+    def can_i(self, verb: str, kind: Kind, *, subresource: str = "") -> bool:
+        """Whether the user has a right in the default namespace (a SelfSubjectAccessReview)."""
         attributes = {
             "verb": verb,
             "group": kind.group,
             "resource": kind.plural,
             "subresource": subresource,
-            "namespace": (namespace or self.namespace) if kind.namespaced else "",
+            "namespace": self.namespace if kind.namespaced else "",
         }
         review = self._json(
             "POST",

@@ -186,10 +186,6 @@ class JobState:
         """Failures have consequences: it has a failure policy, or a node check of its own."""
         return self.failures is not None or (self.checks_nodes and self.has_allocator)
 
-    def parameter(self, name: str) -> str:
-        """The value of a parameter of the Workflow, or ""."""
-        return next((value for known, value in self.parameters if known == name), "")
-
     @classmethod
     def parse(cls, workflow: Object) -> JobState:
         """Read a Workflow. It never raises: errors are in `problem` and `complaints`."""

@@ -258,10 +258,6 @@ class Cache:
         """All cached objects of one of `More.kinds`."""
         return self._others[kind].items()
 
-    def reflector(self, kind: Kind) -> Reflector:
-        """The reflector of one of `More.kinds`, for its age and its trouble."""
-        return self._others[kind]
-
     def subscribe(self, on_change: Callable[[JobKey], None]) -> Callable[[], None]:
         """Call `on_change`, in a reflector's thread, when a job has changed. Returns the function that unsubscribes."""
         self._subscribers = (*self._subscribers, on_change)

@@ -105,6 +105,14 @@ class Process:
                 with suppress(DiflowError):
                     self.elector.try_acquire()
 
+    def look(self) -> bool:
+        """Look at the next job that is due. Returns whether there was one. Raises LostLeadershipError."""
+        key = self.controller.queue.take()
+        if key is None:
+            return False
+        self.controller._look(key)
+        return True
+
     def catch_up(self) -> None:
         """Wait until the caches have all that the server has."""
         caches = self.controller.caches
@@ -176,7 +184,7 @@ class Lab:
         if self.process is not None:
             self.process.lead()
             self.process.catch_up()
-            while self.process.controller.step():
+            while self.process.look():
                 self.process.catch_up()
 
     def until(self, true: Callable[[], object], what: str, *, seconds: int = 60) -> None:

@@ -92,7 +92,7 @@ def test_a_process_that_does_not_lead_writes_nothing() -> None:
         at.process.catch_up()
         at.process.elector.abandon("for this test")
         with pytest.raises(LostLeadershipError):
-            at.process.controller.step()
+            at.process.look()
         assert at.workflows() == {}
         assert at.status() == {}
         assert len(at.process.controller.queue) == 1, "the job is not forgotten"

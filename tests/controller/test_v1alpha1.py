@@ -83,7 +83,7 @@ def test_of_a_job_with_very_many_pods_some_are_taken_away_in_each_look() -> None
         assert at.process is not None
         at.process.catch_up()
         looks = []
-        while at.process.controller.step():
+        while at.process.look():
             at.process.catch_up()
             looks.append(len(at.pods()))
         assert looks[-1] == 103 - 32

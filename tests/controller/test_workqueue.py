@@ -31,9 +31,9 @@ def test_a_key_that_is_added_twice_is_looked_at_once() -> None:
 
 def test_a_key_waits_for_its_time_and_the_earliest_of_several_counts() -> None:
     made, time = queue()
-    made.add(("a", "x"), after=5)
-    made.add(("a", "x"), after=2)
-    made.add(("a", "x"), after=9)
+    made.done(("a", "x"), again=5)
+    made.done(("a", "x"), again=2)
+    made.done(("a", "x"), again=9)
     assert taken(made) == []
     time.move(1)
     assert taken(made) == []
@@ -102,7 +102,7 @@ def test_a_waiting_thread_gets_a_key_as_soon_as_it_is_due_and_ends_when_told() -
 
     thread = threading.Thread(target=work)
     thread.start()
-    made.add(("a", "x"), after=0.05)
+    made.done(("a", "x"), again=0.05)
     eventually(lambda: found == [("a", "x")], "the key was taken")
     stop.set()
     thread.join(30)
@@ -112,7 +112,7 @@ def test_a_waiting_thread_gets_a_key_as_soon_as_it_is_due_and_ends_when_told() -
 def test_a_key_that_changes_all_the_time_leaves_nothing_behind() -> None:
     time = Time()
     queue = WorkQueue(clock=time.now)
-    queue.add(("quiet", "x"), after=60.0)
+    queue.done(("quiet", "x"), again=60.0)
     for _ in range(10_000):
         queue.add(("busy", "a"))
         assert queue.take() == ("busy", "a")

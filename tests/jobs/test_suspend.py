@@ -122,7 +122,7 @@ def test_an_admission_in_between_is_not_undone(diflow: Cli, verb: Any) -> None:
 
     diflow.api.rule(in_between)
     verb("job", cluster=diflow.api.cluster())
-    places = state(diflow).parameter(keys.PARAM_PLACES)
+    places = dict(state(diflow).parameters)[keys.PARAM_PLACES]
     assert places == PLACED
     assert state(diflow).is_suspended is (verb is suspend.suspend)
     assert not state(diflow).awaits_admission

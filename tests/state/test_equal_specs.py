@@ -98,4 +98,5 @@ def test_the_states_of_two_jobs_are_their_own() -> None:
     assert not second.problem
     assert first.live.granted == second.live.granted
     assert (first.workflow, second.workflow) == ("one", "two")
-    assert first.parameter(keys.PARAM_REPLICAS) != second.parameter(keys.PARAM_REPLICAS) == "{}"
+    replicas = [dict(found.parameters)[keys.PARAM_REPLICAS] for found in (first, second)]
+    assert replicas[0] != replicas[1] == "{}"

@@ -14,7 +14,7 @@ from diflow.allocator.policies.fair.claims import asked_for
 from diflow.allocator.policies.fair.shares import dominant
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.turns import Turn, borrowers, largest_late, last_older_start, turn_of, waits_since
-from diflow.allocator.policies.waiting import Kept, minimum_gang, reserve
+from diflow.allocator.policies.waiting import Kept, lift, minimum_gang, reserve
 
 
 class Reservation:
@@ -79,8 +79,7 @@ class Reservation:
     def lift(self) -> Kept:
         """Lift the reservation; returns what it was."""
         kept, self.kept = self.kept, []
-        for nodes, amount in kept:
-            self._state.ledger.unblock(nodes, amount)
+        lift(self._state.ledger, kept)
         return kept
 
     def put_back(self, kept: Kept) -> None:

@@ -38,6 +38,7 @@ from diflow.allocator.policies.waiting import (
     JobReasons,
     Kept,
     explain_waiting,
+    lift,
     minimum_gang,
     reserve,
     start,
@@ -225,8 +226,7 @@ class Cycle:
                 self.spared[nodes] = True
 
     def _lift(self) -> None:
-        for nodes, amount in self.kept:
-            self.ledger.unblock(nodes, amount)
+        lift(self.ledger, self.kept)
         self.kept = []
 
     def _takes(self, job: int, want: dict[int, int]) -> bool:

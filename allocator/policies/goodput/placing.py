@@ -21,6 +21,7 @@ from diflow.allocator.policies.waiting import (
     explain_impossible,
     explain_waiting,
     grow_in_place,
+    lift,
     make_whole,
     minimum_gang,
     needed_and_fitting,
@@ -271,8 +272,7 @@ class Placing:
         return bool(self.kept)
 
     def _lift(self) -> None:
-        for nodes, amount in self.kept:
-            self.ledger.unblock(nodes, amount)
+        lift(self.ledger, self.kept)
         self.kept = []
 
     # -- reasons --
