@@ -126,10 +126,12 @@ def _mend(second: SecondNode | None) -> None:
 
 
 def _until_ended(run: Operations) -> None:
-    """Resume what is suspended, and wait until all jobs have ended."""
+    """Resume what is suspended, repair what only users repair, and wait until all jobs have ended."""
     for name, job in run.jobs.items():
         if job.suspended and not job.deleted:
             run.end_of_suspension(name)
+        if not job.deleted and run.phase(name) not in ENDED:
+            run.follow_advice(name)
 
     def left() -> list[str]:
         return [name for name, job in run.jobs.items() if not job.deleted and run.phase(name) not in ENDED]

@@ -133,6 +133,11 @@ class Operations:
         done = self._diflow("retry", name) if self.chance.random() < 0.7 else self._argo("retry", name)
         job.stopped = was and not done  # argo refuses a job that was stopped while it ran (docs/jobs.md)
 
+    def follow_advice(self, name: str) -> None:
+        """Repair a job that `argo retry` has left without pods. Of a job without the allocator its user does it."""
+        if not self.jobs[name].is_gang and "repair it with `diflow retry" in self.live.diflow("describe", name).out:
+            self._diflow("retry", name)
+
     def resubmit(self) -> None:
         """A copy of a job that has ended, by argo."""
         name = self._any()
