@@ -173,7 +173,7 @@ def _asks_for_less(before: Sequence[Role], now: Sequence[Role]) -> bool:
 
 
 def _is_within(role: Role, other: Role) -> bool:
-    mine, its = (role.low, role.high, role.wanted), (other.low, other.high, other.wanted)
+    mine, its = (role.low, role.high, role.desired), (other.low, other.high, other.desired)
     return (
         role.where == other.where
         and set(role.host_ports) <= set(other.host_ports)

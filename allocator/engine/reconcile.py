@@ -428,7 +428,7 @@ def _regrant(job: Job, now: float) -> Write | None:
     leave: list[str] = []
     for role in read.roles:
         running = read.live.running(role.name)
-        leave += [read.live.key(role.name, index) for index in range(max(1, role.wanted), running)]
+        leave += [read.live.key(role.name, index) for index in range(max(1, role.desired), running)]
     if not dropped and not leave:
         return None
     # A member stays in `released` until it is not granted: Argo reads both parameters each time.
@@ -441,7 +441,7 @@ def _regrant(job: Job, now: float) -> Write | None:
             "Resized", f"{before} → {counted(before - len(leave), 'replica')}: {', '.join(_names(leave))} released"
         )
         if at is not None:
-            wanted = {role.name: role.wanted for role in read.roles}
+            wanted = {role.name: role.desired for role in read.roles}
             nodes = {task: where[: max(1, wanted.get(task, 1))] for task, where in at.nodes.items()}
             at = Allocation(at.round, nodes, now, at.first, at.moves)
         decision = decision_of("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)

@@ -130,7 +130,7 @@ class PodRead:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One task of a job. Replicas: `low` to `high` may run, in multiples of `unit`; `wanted` are asked for now."""
+    """One task of a job. Replicas: `low` to `high` may run, in multiples of `unit`; `desired` are asked for now."""
 
     name: str
     request: Mapping[str, int]
@@ -139,7 +139,7 @@ class Role:
     submitted: int
     low: int
     high: int
-    wanted: int
+    desired: int
     unit: int = 1
     asked_memory: int = 0
     """MiB of the main container as submitted, of a task that may get more."""
@@ -290,7 +290,7 @@ def _error_text(error: Exception) -> str:
 def too_large(read: JobRead) -> str:
     """Why a job is too large to be planned, in one sentence; "" if it is within all bounds."""
     granted = sum(read.live.counts.values())
-    replicas = max(sum(max(role.high, role.wanted) for role in read.roles), granted)
+    replicas = max(sum(max(role.high, role.desired) for role in read.roles), granted)
     sizes = (
         ("replicas in all", replicas, bounds.MOST_REPLICAS),
         ("tasks", len(read.roles), bounds.MOST_TASKS),
@@ -523,7 +523,7 @@ def _roles(state: JobState, job: DIJob) -> tuple[Role, ...]:
     """The tasks that the user asks for."""
     out = []
     for i, task in enumerate(job.tasks):
-        found = replica_ranges.asked(job, i, wanted=state.wanted, bounds=state.bounds)
+        found = replica_ranges.asked(job, i, desired=state.desired, bounds=state.bounds)
         out.append(
             Role(
                 task.name,
@@ -531,7 +531,7 @@ def _roles(state: JobState, job: DIJob) -> tuple[Role, ...]:
                 submitted=task.replicas,
                 low=found.low,
                 high=found.high,
-                wanted=found.wanted,
+                desired=found.desired,
                 unit=task.node_unit or 1,
                 asked_memory=memory.of_container(_main(task).get("resources"))[0]
                 if task.name in state.live.memory

@@ -274,8 +274,8 @@ def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[in
     if done and done == running:
         return 0, 0  # Argo's group has ended, and accepts no more members
     if not standing.is_placed:
-        return role.wanted - done, role.wanted - done
+        return role.desired - done, role.desired - done
     # No members can be added behind released ones that are still in the group.
-    high = running if read.live.has_tail(role.name) else max(running, role.wanted)
+    high = running if read.live.has_tail(role.name) else max(running, role.desired)
     high = max(held, high - done)
     return min(high, max(1, held)), high

@@ -280,7 +280,7 @@ def _job(job: Job, share: float, left_out: str, is_open: Mapping[str, bool]) -> 
         is_preemptible=read.is_preemptible,
         low=sum(role.low for role in read.roles),
         high=sum(role.high for role in read.roles),
-        desired=sum(role.wanted for role in read.roles),
+        desired=sum(role.desired for role in read.roles),
         granted=granted,
         observed=observed,
         pending=max(0, granted - observed - done),

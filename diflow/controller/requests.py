@@ -83,7 +83,7 @@ class _Draft:
     """The requests of a Workflow while they are changed."""
 
     current: CurrentRequests
-    wanted: dict[str, int]
+    desired: dict[str, int]
     bounds: Mapping[str, tuple[int, int]]
     notes: Notes
     namespace: str
@@ -115,7 +115,7 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
         return Answer(_noted(workflow, after), refused=(str(error),), ignored=ignored)
     draft = _Draft(
         current,
-        dict(current.wanted),
+        dict(current.desired),
         current.bounds,
         Notes.read(untrusted.string(current.annotations.get(keys.REQUESTS))),
         obj.namespace,
@@ -127,7 +127,7 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
     noted = {keys.CARRIED_OUT: after.text()}
     if draft.notes != Notes.read(untrusted.string(current.annotations.get(keys.REQUESTS))):
         noted[keys.REQUESTS] = draft.notes.text()
-    patch = current.change(draft.wanted, draft.bounds, annotations=noted)
+    patch = current.change(draft.desired, draft.bounds, annotations=noted)
     return Answer(patch, tuple(draft.done), tuple(draft.refused), ignored)
 
 
@@ -180,12 +180,12 @@ def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:
     replicas = spec[task][0]
     try:
         if not job.preemptible:
-            wanted, bounds = with_number(job, index, replicas, wanted=draft.wanted, bounds=draft.bounds)
+            desired, bounds = with_number(job, index, replicas, desired=draft.desired, bounds=draft.bounds)
         else:
             least = (job.tasks[index].node_unit or 1) if index == len(job.tasks) - 1 else replicas
             low, high = _range(task, spec, least=least)
-            wanted, bounds = with_bounds(job, index, low, high, wanted=draft.wanted, bounds=draft.bounds)
-        _accept(draft, index, wanted, bounds)
+            desired, bounds = with_bounds(job, index, low, high, desired=draft.desired, bounds=draft.bounds)
+        _accept(draft, index, desired, bounds)
         draft.notes = draft.notes.without_range(task)
     except InvalidError as error:
         draft.refused.append(f"{task}: {error.message}")
@@ -206,24 +206,24 @@ def _more(draft: _Draft, state: JobState, by: int) -> None:
     task = elastic(state.tasks, bounds=draft.bounds)
     index = next(i for i, one in enumerate(job.tasks) if one.name == task)
     # A preemptible job has as many as the allocator grants: the status has reported those.
-    now = state.live.running(task) if job.preemptible else draft.wanted.get(task, job.tasks[index].replicas)
+    now = state.live.running(task) if job.preemptible else draft.desired.get(task, job.tasks[index].replicas)
     number = now + by
     try:
         if not 1 <= number <= MOST_REPLICAS:
             raise InvalidError(f"{number:,} replicas: a task has from 1 to {MOST_REPLICAS:,}")
-        _accept(draft, index, *with_number(job, index, number, wanted=draft.wanted, bounds=draft.bounds))
+        _accept(draft, index, *with_number(job, index, number, desired=draft.desired, bounds=draft.bounds))
     except InvalidError as error:
         draft.refused.append(f"status.replicas: {task}: {error.message}")
 
 
-def _accept(draft: _Draft, index: int, wanted: dict[str, int], bounds: Mapping[str, tuple[int, int]]) -> None:
+def _accept(draft: _Draft, index: int, desired: dict[str, int], bounds: Mapping[str, tuple[int, int]]) -> None:
     """Take these requests into the draft. Raises InvalidError if the job would exceed a limit."""
     job = draft.current.job
-    after = asked(job, index, wanted=wanted, bounds=bounds)
-    check_size(job, wanted=wanted, bounds=bounds, namespace=draft.namespace, path="")
+    after = asked(job, index, desired=desired, bounds=bounds)
+    check_size(job, desired=desired, bounds=bounds, namespace=draft.namespace, path="")
     draft.current.check_hostnames(index, after.high, path="")
-    before = asked(job, index, wanted=draft.wanted, bounds=draft.bounds)
-    draft.wanted, draft.bounds = wanted, bounds
+    before = asked(job, index, desired=draft.desired, bounds=draft.bounds)
+    draft.desired, draft.bounds = desired, bounds
     was, now = before.text(), after.text()
     draft.done.append(
         f"{after.task}: {was} → {now} replicas" if was != now else f"{after.task}: {now} replicas, as before"

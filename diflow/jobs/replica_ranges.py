@@ -23,12 +23,12 @@ Bounds = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request for one task: `low`..`high` replicas, and the number `wanted`."""
+    """The request for one task: `low`..`high` replicas, and the number `desired`."""
 
     task: str
     low: int
     high: int
-    wanted: int
+    desired: int
 
     def text(self) -> str:
         """Such as `3` or `1 to 4`."""
@@ -50,11 +50,11 @@ def submitted_range(job: DIJob, index: int, *, scaling: bool) -> tuple[int, int]
     return (task.node_unit or 1 if index == len(job.tasks) - 1 else task.replicas), task.replicas
 
 
-def asked(job: DIJob, index: int, *, wanted: Mapping[str, int], bounds: Bounds) -> Asked:
+def asked(job: DIJob, index: int, *, desired: Mapping[str, int], bounds: Bounds) -> Asked:
     """The present request for one task."""
     task = job.tasks[index]
     low, high = bounds.get(task.name) or submitted_range(job, index, scaling=scales(job, bounds))
-    number = wanted.get(task.name, task.replicas)
+    number = desired.get(task.name, task.replicas)
     if not job.preemptible:
         low = high = number
     elif number != task.replicas:  # a requested number is also the maximum
@@ -67,15 +67,15 @@ def asked(job: DIJob, index: int, *, wanted: Mapping[str, int], bounds: Bounds) 
 
 
 def with_number(
-    job: DIJob, index: int, number: int, *, wanted: Mapping[str, int], bounds: Bounds
+    job: DIJob, index: int, number: int, *, desired: Mapping[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
-    """(wanted, bounds) that request exactly `number` replicas of a task, or at most that for a preemptible job.
+    """(desired, bounds) that request exactly `number` replicas of a task, or at most that for a preemptible job.
 
     Raises InvalidError if it is not a multiple of the task's unit."""
     task = job.tasks[index]
     _check_unit(task, number)
-    new = {**wanted, task.name: number}
-    now = asked(job, index, wanted=new, bounds=bounds)
+    new = {**desired, task.name: number}
+    now = asked(job, index, desired=new, bounds=bounds)
     if now.high != number:
         # The submitted number is no maximum by itself, so the bounds set it.
         bounds = {**bounds, **all_ranges(job, bounds), task.name: (min(now.low, number), number)}
@@ -83,16 +83,16 @@ def with_number(
 
 
 def with_bounds(
-    job: DIJob, index: int, low: int, high: int, *, wanted: Mapping[str, int], bounds: Bounds
+    job: DIJob, index: int, low: int, high: int, *, desired: Mapping[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
-    """(wanted, bounds) that request `low` to `high` replicas of a preemptible job's task.
+    """(desired, bounds) that request `low` to `high` replicas of a preemptible job's task.
 
     Raises InvalidError if they are not multiples of the task's unit."""
     task = job.tasks[index]
     for number in (low, high):
         _check_unit(task, number)
     # Any other number would limit the bounds; the submitted one does not.
-    return {**wanted, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (low, high)}
+    return {**desired, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (low, high)}
 
 
 def _check_unit(task: Task, number: int) -> None:
@@ -107,9 +107,9 @@ def all_ranges(job: DIJob, bounds: Bounds) -> dict[str, tuple[int, int]]:
     return {**{name: pair for name, pair in ranges.items() if pair[0] < pair[1]}, **bounds}
 
 
-def check_size(job: DIJob, *, wanted: Mapping[str, int], bounds: Bounds, namespace: str, path: str) -> None:
+def check_size(job: DIJob, *, desired: Mapping[str, int], bounds: Bounds, namespace: str, path: str) -> None:
     """Raises InvalidError if the job would exceed a limit: its replicas, or the length of its host names."""
-    most = [asked(job, i, wanted=wanted, bounds=bounds).high for i in range(len(job.tasks))]
+    most = [asked(job, i, desired=desired, bounds=bounds).high for i in range(len(job.tasks))]
     if sum(most) > MOST_REPLICAS:
         raise InvalidError(
             f"job {job.name} would have {sum(most):,} replicas in all, and at most {MOST_REPLICAS:,} are allowed",
@@ -139,7 +139,7 @@ def choose_task(job: DIJob, name: str | None, bounds: Bounds) -> int:
     if len(names) == 1:
         return 0
     if job.preemptible:
-        ranges = [asked(job, i, wanted={}, bounds=bounds) for i in range(len(names))]
+        ranges = [asked(job, i, desired={}, bounds=bounds) for i in range(len(names))]
         scaling = [i for i, found in enumerate(ranges) if found.low < found.high]
         if len(scaling) == 1:
             return scaling[0]

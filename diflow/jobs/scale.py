@@ -84,31 +84,31 @@ def _change(
     workflow: dict[str, Any], *, task: str | None, replicas: int | None, low: int | None, high: int | None
 ) -> tuple[Scaled, dict[str, Any] | None]:
     current = current_requests(workflow)
-    job, wanted, bounds = current.job, dict(current.wanted), current.bounds
+    job, desired, bounds = current.job, dict(current.desired), current.bounds
     index = choose_task(job, task, bounds)
     before = current.asked(index)
     if replicas is not None:
         _check_count(replicas, "--replicas")
-        new_wanted, new_bounds = with_number(job, index, replicas, wanted=wanted, bounds=bounds)
+        new_desired, new_bounds = with_number(job, index, replicas, desired=desired, bounds=bounds)
     else:
-        new_wanted, new_bounds = _by_bounds(job, index, low, high, wanted=wanted, bounds=bounds)
-    after = asked(job, index, wanted=new_wanted, bounds=new_bounds)
+        new_desired, new_bounds = _by_bounds(job, index, low, high, desired=desired, bounds=bounds)
+    after = asked(job, index, desired=new_desired, bounds=new_bounds)
     # The range that the server recorded for this task is obsolete once a user requests bounds.
     notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
     forgotten = notes.without_range(before.task) if replicas is None else notes
-    if (new_wanted, new_bounds, forgotten) == (wanted, bounds, notes):
+    if (new_desired, new_bounds, forgotten) == (desired, bounds, notes):
         return Scaled(before.task, before, after), None
     option = "--replicas" if replicas is not None else "--max"
     namespace = str(workflow["metadata"].get("namespace") or "")
-    check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=namespace, path=option)
+    check_size(job, desired=new_desired, bounds=new_bounds, namespace=namespace, path=option)
     current.check_hostnames(index, after.high, path=option)
     noting = {keys.REQUESTS: forgotten.text()} if forgotten != notes else {}
     later = () if job.preemptible else tuple(task.name for task in job.tasks[index + 1 :])
-    return Scaled(before.task, before, after, later), current.change(new_wanted, new_bounds, annotations=noting)
+    return Scaled(before.task, before, after, later), current.change(new_desired, new_bounds, annotations=noting)
 
 
 def _by_bounds(
-    job: DIJob, index: int, low: int | None, high: int | None, *, wanted: dict[str, int], bounds: Bounds
+    job: DIJob, index: int, low: int | None, high: int | None, *, desired: dict[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
     if not job.preemptible:
         raise InvalidError(
@@ -117,12 +117,12 @@ def _by_bounds(
     for number, option in ((low, "--min"), (high, "--max")):
         if number is not None:
             _check_count(number, option)
-    now = asked(job, index, wanted=wanted, bounds=bounds)
+    now = asked(job, index, desired=desired, bounds=bounds)
     new_low, new_high = low if low is not None else now.low, high if high is not None else now.high
     if new_low > new_high:
         other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
         raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
-    return with_bounds(job, index, new_low, new_high, wanted=wanted, bounds=bounds)
+    return with_bounds(job, index, new_low, new_high, desired=desired, bounds=bounds)
 
 
 def _check_count(number: int, option: str) -> None:

@@ -23,14 +23,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CurrentRequests:
-    """The requests in one version of a job's Workflow: `wanted` replicas and `bounds` by task, all `parameters`."""
+    """The requests in one version of a job's Workflow: `desired` replicas and `bounds` by task, all `parameters`."""
 
     name: str
     workflow: str
     uid: str
     version: str
     job: DIJob
-    wanted: Mapping[str, int]
+    desired: Mapping[str, int]
     bounds: Bounds
     parameters: tuple[tuple[str, str], ...]
     annotations: Mapping[str, str]
@@ -38,13 +38,13 @@ class CurrentRequests:
 
     def asked(self, index: int) -> Asked:
         """The present request for one task."""
-        return asked(self.job, index, wanted=self.wanted, bounds=self.bounds)
+        return asked(self.job, index, desired=self.desired, bounds=self.bounds)
 
     def change(
-        self, wanted: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
+        self, desired: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
     ) -> Json:
         """The merge patch that requests these instead. It is valid for this version of the Workflow only."""
-        values = merged(self.parameters, live(replicas=wanted))
+        values = merged(self.parameters, live(replicas=desired))
         change: Json = {
             "metadata": {"uid": self.uid, "resourceVersion": self.version},
             "spec": {"arguments": {"parameters": values}},
@@ -54,7 +54,7 @@ class CurrentRequests:
             given = {task: {"min": pair[0], "max": pair[1]} for task, pair in bounds.items()}
             noted[keys.BOUNDS] = canonical_json(given)
         if self.awaits_admission:
-            noted[keys.REQUESTED] = canonical_json(dict(wanted))
+            noted[keys.REQUESTED] = canonical_json(dict(desired))
         if noted:
             change["metadata"]["annotations"] = noted
         return change
@@ -89,7 +89,7 @@ def current_requests(workflow: Mapping[str, Any]) -> CurrentRequests:
         uid=state.uid,
         version=state.version,
         job=read_annotation(state.dijob),
-        wanted=state.wanted,
+        desired=state.desired,
         bounds=state.bounds,
         parameters=state.parameters,
         annotations=untrusted.sub(workflow, "metadata", "annotations"),

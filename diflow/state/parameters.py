@@ -98,7 +98,7 @@ class TaskState:
 class JobState:
     """The state of a job as its Workflow has it. `name` is the job's, `workflow` this Workflow's.
 
-    `wanted` and `bounds` have what the user requested since the submission. `awaits_admission`: it has no pods, as the
+    `desired` and `bounds` have what the user requested since the submission. `awaits_admission`: it has no pods, as the
     allocator has not admitted it yet; `is_suspended`: by a user. `is_hidden`: Argo does not see it until the
     allocator's first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds
     since 1970; 0: they are not).
@@ -142,7 +142,7 @@ class JobState:
     checks_nodes: bool = False
     has_allocator: bool = False
     live: Live = field(default_factory=Live)
-    wanted: Mapping[str, int] = field(default_factory=dict)
+    desired: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     profilings: str = ""
     allocation: Allocation | None = None
@@ -559,7 +559,7 @@ def _asked(fields: _Fields, workflow: Object) -> _Fields:
     if not _is_report(profilings):
         complaints.append(f"the parameter {keys.PARAM_PROFILINGS} is not a valid report: it must be a JSON object")
         profilings = ""
-    return {"wanted": wanted or {}, "bounds": bounds or {}, "profilings": profilings, "complaints": tuple(complaints)}
+    return {"desired": wanted or {}, "bounds": bounds or {}, "profilings": profilings, "complaints": tuple(complaints)}
 
 
 def _wanted(given: str, tasks: set[str]) -> dict[str, int] | None:

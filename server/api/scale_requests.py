@@ -74,10 +74,10 @@ class ScaleRequest:
 def step(
     current: CurrentRequests, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
 ) -> tuple[dict[str, int], Bounds, Notes]:
-    """The values to write for a request: (wanted, bounds, notes).
+    """The values to write for a request: (desired, bounds, notes).
 
-    A job that is not preemptible gets the wanted number. For a preemptible job it is a bound for the allocator, and the
-    first request counts from the job's current replicas (`running`).
+    A job that is not preemptible gets the desired number. For a preemptible job it is a bound for the allocator, and
+    the first request counts from the job's current replicas (`running`).
     Raises ApiError: 400 for an unknown task, 409 below the minimum, 422 above the maximum.
     """
     job = current.job
@@ -87,23 +87,23 @@ def step(
     if index is None:
         raise bad_request(f"the job has no task {name}; it has {', '.join(task.name for task in job.tasks)}")
     task = job.tasks[index]
-    wanted = current.wanted.get(name, task.replicas)
+    desired = current.desired.get(name, task.replicas)
     if not job.preemptible:
-        low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, wanted
+        low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, desired
     else:
         bounds = current.bounds.get(name)
-        # A wanted number equal to the submitted one is not read as a bound, so bounds were written; the notes keep the
+        # A desired number equal to the submitted one is not read as a bound, so bounds were written; the notes keep the
         # range as submitted.
         own = notes.range_of(name, bounds)
         low, high = own or bounds or submitted_range(job, index, scaling=scales(job, current.bounds))
-        base = wanted if wanted != task.replicas or own else running.get(name, wanted)
+        base = desired if desired != task.replicas or own else running.get(name, desired)
     target = base + asked.by
     if asked.by < 0 and target < low:
         raise conflict(f"task {name} has {base} replicas and its minimum is {low}: {-asked.by:,} cannot be removed")
     if asked.by > 0 and target > high and high < MOST_REPLICAS:
         raise unprocessable(f"task {name} has {base} replicas and its maximum is {high}: {asked.by:,} cannot be added")
     if asked.by == 0:
-        return dict(current.wanted), current.bounds, notes
+        return dict(current.desired), current.bounds, notes
     if target > MOST_REPLICAS:
         raise unprocessable(
             f"task {name} has {base} replicas: {asked.by:,} cannot be added, as at most {MOST_REPLICAS:,} replicas are "
@@ -114,13 +114,13 @@ def step(
     except InvalidError as error:
         raise unprocessable(str(error)) from None
     try:
-        new_wanted, new_bounds = with_number(job, index, target, wanted=current.wanted, bounds=current.bounds)
-        check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=asked.namespace, path="replicas")
+        new_desired, new_bounds = with_number(job, index, target, desired=current.desired, bounds=current.bounds)
+        check_size(job, desired=new_desired, bounds=new_bounds, namespace=asked.namespace, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
     if new_bounds != current.bounds:
         notes = Notes(notes.done, {**notes.ranges, name: Noted((low, high), new_bounds[name])})
-    return new_wanted, new_bounds, notes
+    return new_desired, new_bounds, notes
 
 
 class ScaleRequests:
@@ -190,13 +190,13 @@ class ScaleRequests:
             if notes.done[asked.digest] != asked.fingerprint:
                 raise unprocessable("this Idempotency-Key was used for another request")
             return False
-        wanted, bounds, noted = step(current, asked, notes, running=read.counts)
+        desired, bounds, noted = step(current, asked, notes, running=read.counts)
         if asked.by == 0:
             return False
         if asked.key:
             noted = Notes({**noted.done, asked.digest: asked.fingerprint}, noted.ranges)
         noting = {keys.REQUESTS: noted.text()} if noted != notes else {}
-        change = current.change(wanted, bounds, annotations=noting)
+        change = current.change(desired, bounds, annotations=noting)
         try:
             answer = self._cluster.patch(
                 WORKFLOW, current.workflow, change, namespace=asked.namespace, manager=keys.SERVER

@@ -100,14 +100,14 @@ class CacheSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A job with its pods per node, and its colour (-1: none). `wanted` is the most replicas that it asks for.
+    """A job with its pods per node, and its colour (-1: none). `desired` is the most replicas that it asks for.
 
     `trouble` is why a pod that has a node does not start, or "".
     """
 
     facts: JobFacts
     colour: int
-    wanted: int
+    desired: int
     granted: int
     observed: int
     nodes: tuple[tuple[str, int], ...]
@@ -115,14 +115,14 @@ class JobLine:
 
     @property
     def asked_text(self) -> str:
-        """The wanted replicas of all tasks together, such as `3` or `2–8`."""
+        """The desired replicas of all tasks together, such as `3` or `2–8`."""
         low = sum(task.low for task in self.facts.tasks)
-        return str(self.wanted) if low == self.wanted else f"{low}–{self.wanted}"
+        return str(self.desired) if low == self.desired else f"{low}–{self.desired}"
 
     @property
     def line_at(self) -> int:
         """The number of replicas at which the pictures have a line; 0: none, as for an ended job."""
-        return 0 if self.facts.has_ended else self.wanted
+        return 0 if self.facts.has_ended else self.desired
 
     @property
     def begin(self) -> float:
@@ -196,7 +196,7 @@ class Totals:
 
     phases: Mapping[str, int] = field(default_factory=dict)
     waiting: int = 0
-    wanted: int = 0
+    desired: int = 0
     granted: int = 0
     observed: int = 0
     allocatable: amounts.Amounts = field(default_factory=dict)
@@ -321,7 +321,7 @@ def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -
     return JobLine(
         facts=job,
         colour=colours.get(job.uid, -1),
-        wanted=sum(task.high for task in job.tasks),
+        desired=sum(task.high for task in job.tasks),
         granted=sum(task.granted for task in job.tasks),
         observed=sum(task.observed for task in job.tasks),
         nodes=tuple(sorted(nodes.items())),
@@ -401,7 +401,7 @@ def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int
     return Totals(
         phases=phases,
         waiting=waiting,
-        wanted=sum(line.wanted for line in live),
+        desired=sum(line.desired for line in live),
         granted=sum(line.granted for line in live),
         observed=sum(line.observed for line in live),
         allocatable=amounts.total(node.allocatable for node in nodes if node.facts.is_ready),

@@ -20,24 +20,24 @@ _CHART = (720.0, 150.0)
 _MOST_PLACES = 16  # more devices than this on one node become a bar
 
 
-def spark(history: History, *, wanted: int, begin: float, end: float, words: str) -> Markup:
-    """Replicas over the job's life: running ones dark, waiting ones light, and a line at the wanted number."""
+def spark(history: History, *, desired: int, begin: float, end: float, words: str) -> Markup:
+    """Replicas over the job's life: running ones dark, waiting ones light, and a line at the desired number."""
     width, height = _SPARK
-    top = max(history.peak, wanted, 1)
+    top = max(history.peak, desired, 1)
     steps = _steps(history, begin, end)
     pieces = [
         _area(steps, [s.total + s.waiting for _, s in steps], None, size=_SPARK, top=top, class_="wait"),
         _area(steps, [s.total for _, s in steps], None, size=_SPARK, top=top, class_="run"),
         _edge(steps, [s.total for _, s in steps], size=_SPARK, top=top),
-        _level(wanted, size=_SPARK, top=top, class_="want") if wanted else "",
+        _level(desired, size=_SPARK, top=top, class_="want") if desired else "",
     ]
     return _svg(pieces, class_="spark", width=width, height=height, words=words)
 
 
-def chart(history: History, *, wanted: int, begin: float, end: float, words: str) -> Markup:
+def chart(history: History, *, desired: int, begin: float, end: float, words: str) -> Markup:
     """The same, larger, with the tasks stacked, and a mark at the start of each new round."""
     width, height = _CHART
-    top = max(history.peak, wanted, 1)
+    top = max(history.peak, desired, 1)
     steps = _steps(history, begin, end)
     pieces = [_level(n, size=_CHART, top=top, class_="grid") for n in _lines(top)]
     pieces.append(_area(steps, [s.total + s.waiting for _, s in steps], None, size=_CHART, top=top, class_="wait"))
@@ -50,8 +50,8 @@ def chart(history: History, *, wanted: int, begin: float, end: float, words: str
     for at in history.rounds:
         if begin <= at <= end:
             pieces.append(_path(f"M{(at - begin) / span * width:.1f} 0V{height:g}", "round"))
-    if wanted:
-        pieces.append(_level(wanted, size=_CHART, top=top, class_="want"))
+    if desired:
+        pieces.append(_level(desired, size=_CHART, top=top, class_="want"))
     return _svg(pieces, class_="chart", width=width, height=height, words=words)
 
 

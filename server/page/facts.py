@@ -39,12 +39,12 @@ DEFAULT_QUEUE: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """One task: `low` to `high` replicas are allowed, `wanted` requested, `granted` allocated, `observed` running."""
+    """One task: `low` to `high` replicas are allowed, `desired` requested, `granted` allocated, `observed` running."""
 
     name: str
     low: int
     high: int
-    wanted: int
+    desired: int
     granted: int
     observed: int
 
@@ -313,17 +313,17 @@ def _tasks(state: JobState, seen: Observation, now: JobStatus, *, is_placed: boo
     out = []
     for name in seen.tasks:
         index = next((i for i, task in enumerate(job.tasks) if task.name == name), None) if job else None
-        number = state.wanted.get(name, seen.initial.get(name, 0))
+        number = state.desired.get(name, seen.initial.get(name, 0))
         low, high = state.bounds.get(name, (number, number))
         if job is not None and index is not None:
-            found = asked(job, index, wanted=state.wanted, bounds=state.bounds)
-            low, high, number = found.low, found.high, found.wanted
+            found = asked(job, index, desired=state.desired, bounds=state.bounds)
+            low, high, number = found.low, found.high, found.desired
         out.append(
             TaskFacts(
                 name,
                 low=low,
                 high=high,
-                wanted=number,
+                desired=number,
                 granted=state.live.running(name) if is_placed else 0,
                 observed=0 if now.ended else ready[name],
             )

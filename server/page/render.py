@@ -75,14 +75,14 @@ def _spark(line: JobLine, now: float) -> Markup:
         f"{line.observed} replicas run, {line.granted} granted, {line.asked_text} asked for; "
         f"peak {line.facts.history.peak}"
     )
-    return drawing.spark(line.facts.history, wanted=line.line_at, begin=line.begin, end=line.facts.finished or now,
+    return drawing.spark(line.facts.history, desired=line.line_at, begin=line.begin, end=line.facts.finished or now,
                          words=words)  # fmt: skip
 
 
 def _chart(line: JobLine, now: float) -> Markup:
     job = line.facts
     words = f"Replicas of {job.name} over time, by task; at most {job.history.peak}"
-    return drawing.chart(job.history, wanted=line.line_at, begin=line.begin, end=job.finished or now, words=words)
+    return drawing.chart(job.history, desired=line.line_at, begin=line.begin, end=job.finished or now, words=words)
 
 
 def _environment() -> Environment:

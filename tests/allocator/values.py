@@ -20,9 +20,10 @@ NOW = 1_000_000.0
 CPU = {"cpu": 1000, "pods": 1}
 
 
-def role(name: str = "w", replicas: int = 2, *, low: int | None = None, wanted: int | None = None) -> Role:
-    asked = replicas if wanted is None else wanted
-    return Role(name, CPU, Where(), (), submitted=replicas, low=asked if low is None else low, high=asked, wanted=asked)
+def role(name: str = "w", replicas: int = 2, *, low: int | None = None, desired: int | None = None) -> Role:
+    asked = replicas if desired is None else desired
+    low = asked if low is None else low
+    return Role(name, CPU, Where(), (), submitted=replicas, low=low, high=asked, desired=asked)
 
 
 _LIVE = {field.name for field in dataclasses.fields(Live)}

@@ -31,7 +31,7 @@ def _at() -> Iterator[Lab]:
 def replicas(at: Lab, name: str = "job") -> dict[str, int]:
     """The requested replicas in the Workflow."""
     state = JobState.parse(at.workflows()[name])
-    return dict(state.wanted)
+    return dict(state.desired)
 
 
 def bounds(at: Lab, name: str = "job") -> dict[str, tuple[int, int]]:

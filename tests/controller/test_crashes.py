@@ -196,7 +196,7 @@ def _timeless(status: Json) -> Json:
 def _workflow(obj: Json) -> Json:
     state = JobState.parse(obj)
     return {
-        "wanted": dict(state.wanted),
+        "wanted": dict(state.desired),
         "phase": state.phase,
         "modules": modules.read(obj),
         "carried out": json.loads(obj["metadata"]["annotations"].get(keys.CARRIED_OUT, "null")),

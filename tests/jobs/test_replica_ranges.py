@@ -14,30 +14,30 @@ def units(*, preemptible: bool = True, **fields: int) -> DIJob:
 
 
 def test_the_only_task_of_a_preemptible_job_scales_from_one_unit() -> None:
-    found = asked(units(), 0, wanted={}, bounds={})
-    assert (found.low, found.high, found.wanted) == (2, 4, 4)
+    found = asked(units(), 0, desired={}, bounds={})
+    assert (found.low, found.high, found.desired) == (2, 4, 4)
 
 
 @pytest.mark.parametrize("preemptible", [True, False])
 def test_another_number_is_refused_and_a_multiple_is_not(preemptible: bool) -> None:
     made = units(preemptible=preemptible)
     with pytest.raises(InvalidError, match="task w: 3 is not a multiple of its nodeUnit 2"):
-        with_number(made, 0, 3, wanted={}, bounds={})
-    wanted, bounds = with_number(made, 0, 6, wanted={}, bounds={})
-    assert asked(made, 0, wanted=wanted, bounds=bounds).high == 6
+        with_number(made, 0, 3, desired={}, bounds={})
+    desired, bounds = with_number(made, 0, 6, desired={}, bounds={})
+    assert asked(made, 0, desired=desired, bounds=bounds).high == 6
 
 
 def test_bounds_that_are_no_multiples_are_refused() -> None:
     for low, high in ((1, 4), (2, 5)):
         with pytest.raises(InvalidError, match="not a multiple"):
-            with_bounds(units(), 0, low, high, wanted={}, bounds={})
-    wanted, bounds = with_bounds(units(), 0, 2, 8, wanted={}, bounds={})
-    found = asked(units(), 0, wanted=wanted, bounds=bounds)
+            with_bounds(units(), 0, low, high, desired={}, bounds={})
+    desired, bounds = with_bounds(units(), 0, 2, 8, desired={}, bounds={})
+    found = asked(units(), 0, desired=desired, bounds=bounds)
     assert (found.low, found.high) == (2, 8)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "bounds", "range_"),
+    ("desired", "bounds", "range_"),
     [
         ({"w": 7}, {}, (2, 6)),
         ({"w": 1}, {}, (2, 2)),
@@ -46,8 +46,8 @@ def test_bounds_that_are_no_multiples_are_refused() -> None:
     ],
 )
 def test_what_somebody_wrote_into_the_workflow_is_rounded_to_multiples(
-    wanted: dict[str, int], bounds: dict[str, tuple[int, int]], range_: tuple[int, int]
+    desired: dict[str, int], bounds: dict[str, tuple[int, int]], range_: tuple[int, int]
 ) -> None:
-    found = asked(units(), 0, wanted=wanted, bounds=bounds)
+    found = asked(units(), 0, desired=desired, bounds=bounds)
     assert (found.low, found.high) == range_
-    assert found.wanted % 2 == 0
+    assert found.desired % 2 == 0

@@ -78,8 +78,8 @@ def test_what_was_requested_since_is_in_the_metadata(diflow: Cli) -> None:
     diflow.api.add(WORKFLOW, submitted())
     assert diflow("scale", "job", "-t", "collector", "--replicas", "5").code == 0
     whole = diflow.api.objects[WORKFLOW.path("default")]["job"]
-    asked = {role.name: role.wanted for role in read_workflow(from_metadata(head(whole))).roles}
-    assert asked == {role.name: role.wanted for role in read_workflow(whole).roles}
+    asked = {role.name: role.desired for role in read_workflow(from_metadata(head(whole))).roles}
+    assert asked == {role.name: role.desired for role in read_workflow(whole).roles}
     assert asked["collector"] == 5
 
 
@@ -87,7 +87,7 @@ def test_what_was_requested_since_is_in_the_metadata(diflow: Cli) -> None:
 def test_an_invalid_request_is_ignored(requested: str) -> None:
     found = read_workflow(from_metadata(head(submitted(annotations={keys.REQUESTED: requested}))))
     assert not found.problem
-    assert {role.name: role.wanted for role in found.roles} == {"learner": 1, "collector": 3}
+    assert {role.name: role.desired for role in found.roles} == {"learner": 1, "collector": 3}
     assert keys.PARAM_REPLICAS in found.complaint
 
 

@@ -74,7 +74,7 @@ class OptimusPolicy:
                 continue
             before = int(view.held[j])
             why = Why.FITS if not view.running[j] else Why.GAIN if got >= before else Why.SHRUNK_FOR_OTHERS
-            reasons.set(j, why, (float(got), float(before or gangs.wanted[j]), 0.0))
+            reasons.set(j, why, (float(got), float(before or gangs.desired[j]), 0.0))
         ledger.scores = None
         self._explain_waiting(ledger, reasons)
         return reasons.plan(ledger, self.name)

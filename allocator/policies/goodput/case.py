@@ -71,7 +71,7 @@ class Case:
                 snapshot,
                 low=gangs.low,
                 high=gangs.high,
-                wanted=gangs.wanted,
+                desired=gangs.desired,
                 per_node=gangs.per_node,
                 held=view.held,
                 held_nodes=view.held_nodes,

@@ -28,7 +28,7 @@ class Gangs:
     elastic: IntArray
     low: IntArray
     high: IntArray
-    wanted: IntArray
+    desired: IntArray
     others: IntArray
     request: IntArray
     per_node: IntArray
@@ -81,7 +81,7 @@ def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
         elastic=elastic,
         low=low,
         high=high,
-        wanted=np.clip(snapshot.role_desired[elastic], low, high),
+        desired=np.clip(snapshot.role_desired[elastic], low, high),
         others=snapshot.demand_by_job(count),
         request=snapshot.role_request[elastic].reshape(snapshot.jobs, len(snapshot.resources)),
         per_node=per_node,

@@ -229,7 +229,7 @@ class Placing:
                         held = sum(before[r] for r in facts.roles_of[j])
                         self.reasons.set(j, Why.PLACED_AGAIN, (float(got), float(held), 0.0))
                     else:
-                        wanted = gangs.wanted[j] + got - ledger.count[role]
+                        wanted = gangs.desired[j] + got - ledger.count[role]
                         self.reasons.set(j, Why.FITS, (float(got), float(wanted), 0.0))
                     continue
                 if len(gangs.wants[j]) == 1:

@@ -133,7 +133,7 @@ class PoolTables(Tables):
         here = view.pool[:, None] == np.arange(pools)
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
-        untold = np.where(silent, gangs.wanted, np.maximum(gangs.low, settings.largest_start))
+        untold = np.where(silent, gangs.desired, np.maximum(gangs.low, settings.largest_start))
         bounds = Bounds(
             np.repeat(gangs.low, pools),
             high.ravel(),

@@ -109,7 +109,7 @@ class PoolValues:
         speed = np.where(same, self.present_speed[:, None, None], speed)
         value = value_of(speed, self.weight[:, None, None], settings.concavity) + self.bonus[:, None, None]
         usable = (table.replicas > 0) & (speed > 0) & table.able[:, :, None] & view.free_to_move[:, None, None]
-        rigid = ~s.job_preemptible[:, None, None] & (table.replicas != gangs.wanted[:, None, None])
+        rigid = ~s.job_preemptible[:, None, None] & (table.replicas != gangs.desired[:, None, None])
         usable &= ~(rigid & (table.replicas != gangs.low[:, None, None])) & (share <= 1.0)
         value = np.where(usable, value, -np.inf)
         waits = view.free_to_move & (view.present_pool < 0)

@@ -75,7 +75,7 @@ class Tables:
         *,
         low: IntArray,
         high: IntArray,
-        wanted: IntArray,
+        desired: IntArray,
         per_node: IntArray,
         held: IntArray,
         held_nodes: IntArray,
@@ -86,7 +86,7 @@ class Tables:
     ) -> Table:
         """The table of all jobs.
 
-        All arrays are J. `low`, `high`: bounds of replicas; `wanted`: desired replicas; `per_node`: replicas that fit
+        All arrays are J. `low`, `high`: bounds of replicas; `desired`: desired replicas; `per_node`: replicas that fit
         on one node; `held`, `held_nodes`: current replicas, and on how many nodes. `growth`, `start`,
         `between_nodes`: as in PolicySettings; `patience_seconds`: a job that runs longer without reports is assumed
         never to report.
@@ -95,7 +95,7 @@ class Tables:
         # A job assumed never to report may have its desired replicas.
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
-        bounds = Bounds(low, high, per_node, held, held_nodes, np.where(silent, wanted, np.maximum(low, start)))
+        bounds = Bounds(low, high, per_node, held, held_nodes, np.where(silent, desired, np.maximum(low, start)))
         replicas, anyway, value = self._filled(snapshot.job_names, data, bounds, growth, between_nodes)
         goodput = value[:, 2:]
         first, known = goodput[:, 0], np.isfinite(data[:, ALPHA_C])

@@ -49,7 +49,7 @@ def problem_of(case: Case) -> Problem:
     value = values.of(speed, values.weight[:, None]) + values.bonus[:, None]
     usable = (table.replicas > 0) & (speed > 0) & view.free_to_move[:, None]
     # A job that cannot be resized later starts at its desired size or its minimum.
-    rigid = ~snapshot.job_preemptible[:, None] & (table.replicas != gangs.wanted[:, None])
+    rigid = ~snapshot.job_preemptible[:, None] & (table.replicas != gangs.desired[:, None])
     usable &= ~(rigid & (table.replicas != gangs.low[:, None]))
     value = np.where(usable, value, -np.inf)
     return Problem(

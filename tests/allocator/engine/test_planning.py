@@ -108,8 +108,8 @@ def test_a_pod_that_is_not_where_it_should_be_counts_for_both_places() -> None:
 def test_a_preemptible_job_is_shown_with_its_range_and_another_with_what_it_has_and_wants() -> None:
     assert bounds(shown(job(read(role(replicas=4, low=2), is_preemptible=True))).snapshot) == [("w", 0, 2, 4)]
     assert bounds(shown(job(read(role(replicas=4)))).snapshot) == [("w", 0, 4, 4)]
-    assert bounds(shown(job(read(role(wanted=5), nodes=PLACED))).snapshot) == [("w", 2, 2, 5)]
-    released = read(role(replicas=3, wanted=5), nodes=PLACED, released=frozenset({"1/w/2"}))
+    assert bounds(shown(job(read(role(desired=5), nodes=PLACED))).snapshot) == [("w", 2, 2, 5)]
+    released = read(role(replicas=3, desired=5), nodes=PLACED, released=frozenset({"1/w/2"}))
     assert bounds(shown(job(released)).snapshot) == [("w", 2, 2, 2)], "nothing grows behind what is being released"
 
 
@@ -152,7 +152,7 @@ def test_a_job_all_of_whose_replicas_have_finished_is_not_planned() -> None:
 
 def test_a_job_for_which_nothing_can_be_written_keeps_what_it_has() -> None:
     fixed = frozenset({"ns/job"})
-    doing = read(role(replicas=2, low=1, wanted=6), nodes=PLACED, is_preemptible=True)
+    doing = read(role(replicas=2, low=1, desired=6), nodes=PLACED, is_preemptible=True)
     s = shown(job(doing), fixed=fixed).snapshot
     assert bounds(s) == [("w", 2, 2, 2)]
     assert not s.job_preemptible[0]
@@ -285,7 +285,7 @@ def test_writes_that_free_capacity_come_before_those_that_use_it() -> None:
 
 
 def test_a_job_that_may_not_be_moved_grows_behind_what_it_has() -> None:
-    looked = shown(job(read(role(wanted=4), nodes=PLACED), pod("w-0", on="a"), pod("w-1", on="b")))
+    looked = shown(job(read(role(desired=4), nodes=PLACED), pod("w-0", on="a"), pod("w-1", on="b")))
     _, (write,) = plan_writes(looked, plan(looked.snapshot, w={"a": 3, "b": 1}), now=NOW)
     parameters, at = written(write)
     assert parameters["granted"] == {"1": {"w": 4}}
@@ -296,7 +296,7 @@ def test_a_job_that_may_not_be_moved_grows_behind_what_it_has() -> None:
 
 def test_a_replica_that_comes_back_is_a_new_incarnation() -> None:
     phases: dict[str, Any] = {"w_2": "Succeeded", "w_3": "Succeeded", "w_3.1": "Failed"}
-    doing = read(role(wanted=4), nodes=PLACED, tree=tree(**phases))
+    doing = read(role(desired=4), nodes=PLACED, tree=tree(**phases))
     looked = shown(job(doing, pod("w-0", on="a"), pod("w-1", on="b")))
     _, (write,) = plan_writes(looked, plan(looked.snapshot, w={"a": 3, "b": 1}), now=NOW)
     assert written(write)[0]["incarnations"] == {"1/w/2": ".1", "1/w/3": ".2"}

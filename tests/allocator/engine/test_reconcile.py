@@ -230,7 +230,7 @@ def test_the_next_attempt_is_not_forgotten_while_argo_has_not_recorded_it() -> N
 
 
 def test_the_highest_ranks_are_released_when_fewer_are_asked_for() -> None:
-    doing = read(role(replicas=3, wanted=1), nodes={"w": ("a", "b", "b")})
+    doing = read(role(replicas=3, desired=1), nodes={"w": ("a", "b", "b")})
     (write,) = [w for w in out(job(doing, pod("w-0", on="a"))) if w.kind.name == "Workflow"]
     assert parameters(write)["released"] == ["1/w/1", "1/w/2"]
     assert parameters(write)["granted"] == {"1": {"w": 3}}, "a member is dropped after its end, never before"
@@ -240,7 +240,7 @@ def test_the_highest_ranks_are_released_when_fewer_are_asked_for() -> None:
 
 
 def test_a_released_member_is_dropped_when_it_has_come_to_its_end_and_its_pod_is_gone() -> None:
-    doing = read(role(replicas=3, wanted=1), nodes={"w": ("a",)}, released=frozenset({"1/w/1", "1/w/2"}))
+    doing = read(role(replicas=3, desired=1), nodes={"w": ("a",)}, released=frozenset({"1/w/1", "1/w/2"}))
     still = replace(doing, tree=tree(w_1="Running", w_2="Succeeded"))
     (write,) = out(job(still))
     assert parameters(write)["granted"] == {"1": {"w": 2}}
@@ -254,7 +254,7 @@ def test_a_released_member_is_dropped_when_it_has_come_to_its_end_and_its_pod_is
 
 
 def test_a_live_group_never_shrinks_to_zero() -> None:
-    doing = read(role(replicas=2, wanted=1), released=frozenset({"1/w/0", "1/w/1"}),
+    doing = read(role(replicas=2, desired=1), released=frozenset({"1/w/0", "1/w/1"}),
                  tree=tree(w_0="Succeeded", w_1="Succeeded"))  # fmt: skip
     (write,) = out(job(doing))
     assert parameters(write)["granted"] == {"1": {"w": 1}}

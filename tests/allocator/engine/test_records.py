@@ -70,7 +70,7 @@ def test_an_invalid_scale_request_is_ignored_with_a_complaint(value: str) -> Non
     read = edited(replicas=value)
     assert read.problem == ""
     assert "replicas" in read.complaint
-    assert read.roles[0].wanted == 2
+    assert read.roles[0].desired == 2
 
 
 @pytest.mark.parametrize(

@@ -249,4 +249,4 @@ def test_a_number_that_is_no_multiple_of_the_unit_is_refused() -> None:
     body = workflow(job(made))
     assert carry_out(body, 1, running={"w": 4}) == 422
     assert carry_out(body, 2, running={"w": 4}) == 0
-    assert current_requests(body).wanted == {"w": 6}
+    assert current_requests(body).desired == {"w": 6}

@@ -340,8 +340,8 @@ def test_what_is_asked_for_of_a_preemptible_job_is_its_range_and_not_the_number_
         job.pod("w", i, made=9, ready=9, node="gpu-1")
     found = shown(cluster_state([job], [made_node("gpu-1")]))
     [line] = found.jobs
-    assert (line.observed, line.granted, line.wanted, line.asked_text) == (7, 7, 7, "2–7")
-    assert found.totals.wanted == 7
+    assert (line.observed, line.granted, line.desired, line.asked_text) == (7, 7, 7, "2–7")
+    assert found.totals.desired == 7
     words = " ".join(" ".join(_Reader(content(found, Freshness(), now=NOW)).words).split())
     assert "6 / 6 / 1–6" in words
     assert "1 / 1 / 1" in words

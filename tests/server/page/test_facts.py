@@ -100,7 +100,7 @@ def test_a_long_history_is_thinned_and_keeps_its_lows_its_span_and_its_end() -> 
 def test_desired_granted_and_observed_are_never_mixed() -> None:
     job = MadeJob("a", {"learner": 1, "w": (2, 6, 8)}, preemptible=True, granted={"learner": 1, "w": 3})
     job.pod("learner", 0, made=9, ready=9).pod("w", 0, made=9, ready=9).pod("w", 1, made=9).pod("w", 2, made=9)
-    tasks = {t.name: (t.low, t.high, t.wanted, t.granted, t.observed) for t in facts(job).tasks}
+    tasks = {t.name: (t.low, t.high, t.desired, t.granted, t.observed) for t in facts(job).tasks}
     assert tasks == {"learner": (1, 1, 1, 1, 1), "w": (2, 8, 6, 3, 1)}
 
 
