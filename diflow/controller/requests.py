@@ -203,7 +203,7 @@ def _range(task: str, spec: Mapping[str, Counts], *, least: int) -> tuple[int, i
 def _more(draft: _Draft, state: JobState, by: int) -> None:
     """Add the difference to the elastic task, else to the last one."""
     job = draft.current.job
-    task = elastic(state.tasks, bounds=draft.bounds)
+    task = elastic(state.submitted.tasks, bounds=draft.bounds)
     index = next(i for i, one in enumerate(job.tasks) if one.name == task)
     # A preemptible job has as many as the allocator grants: the status has reported those.
     now = state.live.running(task) if job.preemptible else draft.desired.get(task, job.tasks[index].replicas)

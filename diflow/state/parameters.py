@@ -95,6 +95,43 @@ class TaskState:
 
 
 @dataclass(frozen=True, slots=True)
+class Submitted:
+    """A DIJob as it was submitted, without its templates.
+
+    `failures`: the rules of its failure policy, None without one; `checks_nodes`: its node check has a command of the
+    user's; `has_allocator`: it was submitted to be placed by the allocator. `deadlines`: how long its replicas may be
+    quiet, None if it does not ask for that.
+    """
+
+    tasks: tuple[TaskState, ...] = ()
+    backoff_limit: int = DEFAULT_BACKOFF
+    is_preemptible: bool = False
+    priority: str = "normal"
+    queue: str = ""
+    failures: tuple[GivenRule, ...] | None = None
+    has_allocator: bool = False
+    checks_nodes: bool = False
+    deadlines: Deadlines | None = None
+
+    @property
+    def has_rules(self) -> bool:
+        """Failures have consequences: it has a failure policy, or a node check of its own."""
+        return self.failures is not None or (self.checks_nodes and self.has_allocator)
+
+    def rules(self, task: str, *, has_memory: bool) -> Rules:
+        """What follows when a replica of a task fails. `has_memory`: it may get more memory."""
+        if not self.has_rules:
+            return ALWAYS
+        return rules_of(
+            self.failures,
+            has_allocator=self.has_allocator,
+            has_memory=has_memory,
+            main=next((found.main for found in self.tasks if found.name == task), ""),
+            checks_nodes=self.checks_nodes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class JobState:
     """The state of a job as its Workflow has it. `name` is the job's, `workflow` this Workflow's.
 
@@ -103,9 +140,8 @@ class JobState:
     allocator's first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds
     since 1970; 0: they are not).
 
-    `failures`: the rules of its failure policy, None without one; `checks_nodes`: its node check has a command of the
-    user's; `has_allocator`: it was submitted to be placed by the allocator. `excluded`: the nodes that are left out
-    for it.
+    `is_preemptible`, `priority` and `queue` are those of `submitted`, but for a queue that was changed since; of a job
+    whose DIJob cannot be read, those of its labels. `excluded`: the nodes that are left out for it.
 
     `dijob` is the text of the annotation, which `diflow.job.read_annotation` parses with its templates.
     `parameters` has all parameters in order, to be written back. `is_job`: diflow made the Workflow. Times are RFC
@@ -136,21 +172,15 @@ class JobState:
     continues: str = ""
     continues_uid: str = ""
     continued_in: str = ""
-    tasks: tuple[TaskState, ...] = ()
-    backoff_limit: int = DEFAULT_BACKOFF
-    failures: tuple[GivenRule, ...] | None = None
-    checks_nodes: bool = False
-    has_allocator: bool = False
+    submitted: Submitted = field(default_factory=Submitted)
     live: Live = field(default_factory=Live)
     desired: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     profilings: str = ""
     allocation: Allocation | None = None
     decision: Decision | None = None
-    deadlines: Deadlines | None = None
-    """How long its replicas may be quiet; None if the job does not ask for it."""
     health: HealthState | None = None
-    """What the allocator found of them."""
+    """What the allocator found of its replicas."""
     excluded: Exclusions = field(default_factory=Exclusions)
     restarts_before: int = 0
     rounds_before: int = 0
@@ -170,21 +200,7 @@ class JobState:
 
     def rules(self, task: str) -> Rules:
         """What follows when a replica of a task fails. The Workflow's expressions are made of the same rules."""
-        if not self.has_rules:
-            return ALWAYS
-        main = next((found.main for found in self.tasks if found.name == task), "")
-        return rules_of(
-            self.failures,
-            has_allocator=self.has_allocator,
-            has_memory=task in self.live.memory,
-            main=main,
-            checks_nodes=self.checks_nodes,
-        )
-
-    @property
-    def has_rules(self) -> bool:
-        """Failures have consequences: it has a failure policy, or a node check of its own."""
-        return self.failures is not None or (self.checks_nodes and self.has_allocator)
+        return self.submitted.rules(task, has_memory=task in self.live.memory)
 
     @classmethod
     def parse(cls, workflow: Object) -> JobState:
@@ -316,34 +332,14 @@ def _submitted(fields: _Fields) -> _Fields:
     queue, which may be changed by its label while the job waits."""
     found = _read_dijob(fields["dijob"])
     return {
-        "tasks": found.tasks,
-        "backoff_limit": found.backoff_limit,
+        "submitted": found,
         "is_preemptible": found.is_preemptible,
         "priority": found.priority,
         "queue": fields["queue"] or found.queue,
-        "failures": found.failures,
-        "checks_nodes": found.checks_nodes,
-        "has_allocator": found.has_allocator,
-        "deadlines": found.deadlines,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Submitted:
-    """A DIJob without its templates."""
-
-    tasks: tuple[TaskState, ...]
-    backoff_limit: int
-    is_preemptible: bool
-    priority: str
-    queue: str
-    failures: tuple[GivenRule, ...] | None
-    has_allocator: bool
-    checks_nodes: bool = False
-    deadlines: Deadlines | None = None
-
-
-def _read_dijob(dijob: str) -> _Submitted:
+def _read_dijob(dijob: str) -> Submitted:
     """Raises InvalidError."""
     found = split_manifest(dijob)
     # A user's jobs often differ in their names alone: what is read here is read once for equal specs.
@@ -369,7 +365,7 @@ def split_manifest(text: str) -> tuple[Mapping[str, Any], str] | None:
 
 
 @remembered(most_bytes=32 * MIB)
-def _read_manifest(dijob: str) -> _Submitted:
+def _read_manifest(dijob: str) -> Submitted:
     """Raises InvalidError."""
     if len(dijob.encode(errors="replace")) > 2 * MOST_MANIFEST_BYTES:
         raise InvalidError(f"the annotation {keys.DIJOB} is larger than that of any job that diflow makes")
@@ -413,7 +409,7 @@ def _read_manifest(dijob: str) -> _Submitted:
     except PolicyError as error:
         raise _no_job(f"spec.failurePolicy{f'.{error.path}' if error.path else ''}") from None
     queue = untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT)
-    return _Submitted(
+    return Submitted(
         tuple(out),
         backoff,
         preemptible,
@@ -450,7 +446,7 @@ def _live(fields: _Fields) -> Live:
     values = dict(fields["parameters"])
     names = (*_LIVE, keys.PARAM_INCARNATIONS, keys.PARAM_MEMORY)
     given = tuple((name, values[name]) for name in names if name in values)
-    return _read_live((given, tuple(task.name for task in fields["tasks"]), bool(fields["continued_in"])))
+    return _read_live((given, tuple(task.name for task in fields["submitted"].tasks), bool(fields["continued_in"])))
 
 
 @remembered(most_bytes=4 * MIB, size=lambda key: sum(200 + len(value) for _, value in key[0]) + 100 * len(key[1]))
@@ -547,7 +543,7 @@ def _edited(name: str, wanted: str) -> InvalidError:
 def _asked(fields: _Fields, workflow: Object) -> _Fields:
     """The parameters and annotations that users and programs write after the submission."""
     complaints: list[str] = []
-    tasks = {task.name for task in fields["tasks"]}
+    tasks = {task.name for task in fields["submitted"].tasks}
     values = dict(reversed(fields["parameters"]))  # the first of two with one name counts
     wanted = _wanted(values.get(keys.PARAM_REPLICAS, ""), tasks)
     if wanted is None:

@@ -101,7 +101,7 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow
     """What to keep of a job's Workflow."""
     state = JobState.parse(obj)
     check = _node_check(state)
-    tasks = state.tasks if not state.problem else ()
+    tasks = state.submitted.tasks if not state.problem else ()
     at = next((i for i, (name, _) in enumerate(state.parameters) if name == keys.PARAM_PROFILINGS), None)
     return ServedWorkflow(
         namespace=state.namespace,
@@ -125,7 +125,7 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow
         may_move=check is not None and state.is_gang and nodecheck.moves(state.excluded) < check.max_moves,
         more=more,
         modules=modules.read(obj),
-        deadlines=state.deadlines,
+        deadlines=state.submitted.deadlines,
         pool=_pool(obj),
     )
 

@@ -369,7 +369,8 @@ def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobState:
 
 def test_the_rules_of_a_job_are_read_from_its_workflow() -> None:
     made = state()
-    assert (made.failures, made.has_allocator, made.live.memory, made.problem) == ((), True, {"learner": 2048}, "")
+    assert (made.submitted.failures, made.submitted.has_allocator) == ((), True)
+    assert (made.live.memory, made.problem) == ({"learner": 2048}, "")
     assert made.rules("learner").judge(main(247)).action == "MoreMemory"
     assert made.rules("other").judge(main(247)).action == "Count"
     assert JobState.parse(render(job(task()))).rules("learner") is ALWAYS

@@ -103,7 +103,7 @@ def test_a_server_that_has_listened_all_the_time_knows_that_there_was_nothing_to
 )
 def test_the_server_reads_the_deadlines_that_the_allocator_judges_by(health: Health) -> None:
     made = render(DIJob(name="job", tasks=(Task(name="worker", template=template()),), health=health))
-    assert JobState.parse(made).deadlines == deadlines(health)
+    assert JobState.parse(made).submitted.deadlines == deadlines(health)
     assert deadlines(Health()) == Deadlines()
 
 
