@@ -495,7 +495,8 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
 
 
 def _requests(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    found = ((name, untrusted.string(annotations.get(name), most=_LONGEST_REQUESTS)) for name in REQUESTS)
+    given = [name for name in REQUESTS if name in annotations]
+    found = ((name, untrusted.string(annotations[name], most=_LONGEST_REQUESTS)) for name in given)
     return tuple((name, text) for name, text in found if text)
 
 
