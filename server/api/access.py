@@ -7,9 +7,8 @@ SubjectAccessReview. A caller who may not see a job does not learn whether it ex
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -22,6 +21,7 @@ from diflow.kube.kinds import ACCESS_REVIEW, WORKFLOW, Kind
 from diflow.server.api.cache import Cache, ServedJob
 from diflow.server.api.identity import Identity, User, claims
 from diflow.server.api.reading import ServedPod
+from diflow.server.api.shared_calls import SharedCalls
 from diflow.server.http.errors import forbidden, from_diflow, gone, unauthorized, unavailable
 from diflow.server.http.pool import Pool
 
@@ -68,7 +68,7 @@ class Access:
         self._unproven_pods = unproven_pods
         self._allowed: TTLCache[tuple[Any, ...], bool] = TTLCache(most, keep_seconds, timer=clock)
         self._refused: TTLCache[tuple[Any, ...], bool] = TTLCache(most, denial_seconds, timer=clock)
-        self._asked: dict[tuple[Any, ...], asyncio.Task[bool]] = {}
+        self._reviews = SharedCalls[tuple[Any, ...], bool]()
 
     async def caller(
         self, token: str, *, namespace: str, job: str, verb: Verb, address: str = "", late: bool = False
@@ -142,13 +142,12 @@ class Access:
             return True
         if key in self._refused:
             return False
-        asked = self._asked.get(key)
-        if asked is None:
+
+        def review() -> Coroutine[Any, Any, bool]:
             self._identity.pace(address)
-            asked = asyncio.ensure_future(self._review(key, user, address))
-            self._asked[key] = asked
-            asked.add_done_callback(lambda done: self._forget(key, done))
-        return await asyncio.shield(asked)
+            return self._review(key, user, address)
+
+        return await self._reviews.result(key, review)
 
     async def _review(self, key: tuple[Any, ...], user: User, address: str) -> bool:
         _, _, verb, kind, namespace, name = key
@@ -175,11 +174,6 @@ class Access:
         if allowed:
             self._identity.refund(address)
         return allowed
-
-    def _forget(self, key: tuple[Any, ...], done: asyncio.Task[bool]) -> None:
-        self._asked.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # retrieved here: the caller may be gone
 
     def _pod(self, user: User, namespace: str, job: str, *, late: bool) -> Caller:
         """The pod to which the token is bound. Looked up for each request: a deleted pod loses its access."""

@@ -7,12 +7,11 @@ share one review. Authorisation is in `access`.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from cachetools import TLRUCache, TTLCache
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import TOKEN_REVIEW
+from diflow.server.api.shared_calls import SharedCalls
 from diflow.server.http.buckets import Buckets
 from diflow.server.http.errors import from_diflow, too_many, unauthorized
 from diflow.server.http.pool import Pool
@@ -107,7 +107,7 @@ class Identity:
         self._wall = wall
         self._known: TLRUCache[tuple[bytes, str], _Known] = TLRUCache(most, lambda _, v, __: v.until, timer=clock)
         self._denied: TTLCache[tuple[bytes, str], bool] = TTLCache(most, denial_seconds, timer=clock)
-        self._asked: dict[tuple[bytes, str], asyncio.Task[User | None]] = {}
+        self._reviews = SharedCalls[tuple[bytes, str], User | None]()
         self._newcomers = Buckets(rate=rate, burst=burst, clock=clock)
 
     async def user(self, token: str, *, audience: str = "", address: str = "", said: Claims | None = None) -> User:
@@ -129,13 +129,12 @@ class Identity:
             return known.user
         if key in self._denied:
             raise unauthorized("the token is not valid")
-        asked = self._asked.get(key)
-        if asked is None:
+
+        def review() -> Coroutine[Any, Any, User | None]:
             self.pace(address)
-            asked = asyncio.ensure_future(self._ask(token, key, audience, expires, address))
-            self._asked[key] = asked
-            asked.add_done_callback(lambda done: self._forget(key, done))
-        user = await asyncio.shield(asked)
+            return self._ask(token, key, audience, expires, address)
+
+        user = await self._reviews.result(key, review)
         if user is None:
             raise unauthorized("the token is not valid")
         return user
@@ -170,11 +169,6 @@ class Identity:
         if left > 0:
             self._known[key] = _Known(user, self._clock() + left, expires)
         return user
-
-    def _forget(self, key: tuple[bytes, str], done: asyncio.Task[User | None]) -> None:
-        self._asked.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # retrieved here: the caller may be gone
 
     async def probe(self) -> None:
         """Make a TokenReview of an invalid token. Raises DiflowError if reviews cannot be made."""

@@ -402,7 +402,7 @@ async def test_one_who_hangs_up_does_not_end_the_review_that_others_wait_for(pla
         async with place.asked() as client:
             core = place.app.state.core
             first = asyncio.ensure_future(client.get(PATH, headers=bearer(token)))
-            await soon(lambda: core.identity._asked)
+            await soon(lambda: core.identity._reviews._running)
             second = asyncio.ensure_future(client.get(PATH, headers=bearer(token)))
             await asyncio.sleep(0)
             first.cancel()
