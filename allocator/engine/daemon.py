@@ -293,7 +293,7 @@ class Allocator:
         if self.last is None:
             return "there are no jobs to decide on\n"
         shown, plan = self.last
-        return plan_text.plan_text(shown.snapshot, plan, trouble=self.last_trouble)
+        return plan_text.plan_text(shown.snapshot, plan, excluded=shown.excluded, trouble=self.last_trouble)
 
     def _progress(self) -> None:
         self.woke = self._clock()

@@ -45,6 +45,11 @@ class Picture:
     standings: tuple[Standing, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def excluded(self) -> dict[str, Set[str]]:
+        """By the name of a job in the snapshot, the nodes that are left out for it."""
+        return {standing.job.title: standing.excluded for standing in self.standings if standing.excluded}
+
 
 def picture(
     jobs: Iterable[Job],

@@ -118,7 +118,7 @@ def _decision_now(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
         yield f"it is held: {shown.left_out.get(seen.job(where).key, 'nothing is planned for it now')}"
         return
     at = shown.snapshot.job_names.index(where)
-    excluded = seen.job(where).read.excluded.at(seen.now)
+    excluded = shown.excluded.get(where, frozenset())
     words, *facts = reason_texts.details(shown.snapshot, plan, at, excluded=excluded)
     yield f"now, policy {plan.policy} would decide: {words}"
     for line in facts:

@@ -120,7 +120,9 @@ def _all(replicas: int) -> str:
 
 def _why(shown: Picture, plan: Plan, job: int) -> str:
     return (
-        reason_texts.text(shown.snapshot, plan, job)
+        reason_texts.text(
+            shown.snapshot, plan, job, excluded=shown.excluded.get(shown.snapshot.job_names[job], frozenset())
+        )
         .partition(": ")[2]
         .partition(": ")[2]
         .removeprefix(reason_texts.STARTS)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from typing import Any
 
-from diflow.allocator.messages import reason_texts
+from diflow.allocator.messages.reason_texts import Explainer
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.figures import counted
@@ -33,22 +34,25 @@ def summary(snapshot: Snapshot, plan: Plan) -> str:
     )
 
 
-def plan_text(snapshot: Snapshot, plan: Plan, *, trouble: str = "") -> str:
-    """A line for each job, those that change first, and a summary."""
+def plan_text(snapshot: Snapshot, plan: Plan, *, excluded: Mapping[str, Set[str]], trouble: str = "") -> str:
+    """A line for each job, those that change first, and a summary. `excluded`: by job, the nodes that are left out for
+    it."""
     order = sorted(range(snapshot.jobs), key=lambda j: (_rank(Action(int(plan.action[j]))), j))
     lines = [summary(snapshot, plan)]
     if trouble:
         lines.append(f"nothing is changed: {trouble}")
-    lines += [reason_texts.text(snapshot, plan, j) for j in order]
+    explainer = Explainer(snapshot, plan)
+    lines += [explainer.text(j, excluded=excluded.get(snapshot.job_names[j], frozenset())) for j in order]
     return "\n".join(lines) + "\n"
 
 
-def as_data(snapshot: Snapshot, plan: Plan) -> dict[str, Any]:
+def as_data(snapshot: Snapshot, plan: Plan, *, excluded: Mapping[str, Set[str]]) -> dict[str, Any]:
     """The plan as plain data: for each job its action, the reason, and its replicas by task and node."""
+    explainer = Explainer(snapshot, plan)
     jobs: dict[str, Any] = {
         name: {
             "action": Action(int(plan.action[j])).name.lower(),
-            "why": reason_texts.text(snapshot, plan, j).partition(": ")[2],
+            "why": explainer.text(j, excluded=excluded.get(name, frozenset())).partition(": ")[2],
             "allocation": {},
         }
         for j, name in enumerate(snapshot.job_names)

@@ -113,7 +113,7 @@ def once(
         from diflow.allocator.messages import plan_text  # noqa: PLC0415
 
         shown, plan = observer.decide(observer.look(cluster, namespace=namespace), policy or "")
-        text = plan_text.plan_text(shown.snapshot, plan)
+        text = plan_text.plan_text(shown.snapshot, plan, excluded=shown.excluded)
     else:
         from diflow.allocator.engine import control_channel  # noqa: PLC0415
         from diflow.allocator.engine.once import decide_once  # noqa: PLC0415
@@ -210,9 +210,10 @@ def plan(
     if job is None:
         shown, decided = observer.decide(seen, policy or "")
         if output is not None:
-            _print_json({**plan_text.as_data(shown.snapshot, decided), "held": observer.held(seen, shown)}, output)
+            data = plan_text.as_data(shown.snapshot, decided, excluded=shown.excluded)
+            _print_json({**data, "held": observer.held(seen, shown)}, output)
             return
-        say(plan_text.plan_text(shown.snapshot, decided).rstrip())
+        say(plan_text.plan_text(shown.snapshot, decided, excluded=shown.excluded).rstrip())
         for title, why in observer.held(seen, shown).items():
             say(f"{title}: held: {why}")
         return

@@ -9,6 +9,7 @@ from diflow import keys
 from diflow.allocator.engine.job import Job
 from diflow.allocator.engine.rounds import place_again
 from diflow.allocator.messages import reason_texts
+from diflow.allocator.messages.plan_text import as_data, plan_text
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
 from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import load_policy
@@ -85,6 +86,16 @@ def test_a_job_whose_nodes_are_left_out_is_not_said_to_be_too_large_for_the_clus
     assert "can never" not in said["why"]
     too_large, _ = decided(job(read(role(replicas=2, low=2))), nodes=(node("a", cpu=1),))
     assert "can never start here" in too_large["why"]
+
+
+def test_a_plan_as_text_and_as_data_says_so_too() -> None:
+    picture = shown(job(read(role(), excluded=without("a"))), nodes=(node("a"),))
+    for name in ("fit", "fair"):
+        plan = load_policy(name).optimize(picture.snapshot)
+        (text, data) = (show(picture.snapshot, plan, excluded=picture.excluded) for show in (plan_text, as_data))
+        for words in (text, str(data)):
+            assert "the nodes that are not left out for it take 0; it can use the others again" in words
+            assert "can never" not in words
 
 
 def test_explain_says_of_a_replica_without_a_place_that_its_nodes_are_left_out() -> None:
