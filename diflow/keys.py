@@ -62,7 +62,7 @@ REQUESTS: Final = "diflow/requests"  # JSON: the replica requests that were carr
 CARRIED_OUT: Final = "diflow/carried-out"
 STOPPED_BECAUSE: Final = "diflow/stopped-because"  # why the controller has stopped the job
 MODULES: Final = "diflow/modules"  # JSON {module: port}: what a v1alpha1 job can have replicas of (controller)
-EPOCH: Final = "diflow/epoch"  # which leader wrote last
+EPOCH: Final = "diflow/epoch"  # which leader wrote last, as LEASE UID/EPOCH
 # Carried over from the Workflow that this one continues, and of rounds that were replaced before Argo counted them.
 RESTARTS_BEFORE: Final = "diflow/restarts-before"
 ROUNDS_BEFORE: Final = "diflow/rounds-before"

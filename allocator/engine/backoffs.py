@@ -79,8 +79,8 @@ class Backoffs:
         self.start(job, ConflictError(f"{text}: its writes conflicted {count} times in a row"))
         return text
 
-    def start(self, job: str, error: Exception) -> None:
-        """Start a back-off of the job, longer each time."""
+    def start(self, job: str, error: Exception) -> bool:
+        """Start a back-off of the job, longer each time. Returns whether it is not the first one in a row."""
         now = self._clock()
         before, at = self._tries.get(job, (0, now))
         tries = before + 1 if now - at < 2 * _SECONDS[1] else 1
@@ -89,3 +89,4 @@ class Backoffs:
         self._until[job] = max(self._until.get(job, 0.0), now + pause)
         self.refusals[job] = str(error)
         log.warning("a write was refused", job=job, why=str(error), again_seconds=round(pause, 1))
+        return tries > 1

@@ -223,7 +223,7 @@ class Allocator:
             seconds=self._clock() - began,
             policy_seconds=spent,
             writes=self.executor.made - made,
-            jobs=len(state.jobs),
+            jobs=sum(not job.read.has_ended for job in state.jobs.values()),
             trouble=trouble,
             policy_trouble=self.last_trouble if planned else "",
             left_out_nodes=_left_out(state, self._reconciler.avoided.anywhere(self._clock())),
@@ -238,7 +238,7 @@ class Allocator:
         Returns (the cluster state before the plan, the reasons of the plan or "", the seconds that the policy took).
         """
         state = self._view.state()
-        self.executor.backoffs.keep(state.jobs)
+        self.executor.keep(state.jobs)
         expired = self._timers.expire(state, self._view.capacity(state))
         reasons = [*filter(None, [planned]), *expired]
         if self._takeover.run(state):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from diflow.errors import (
 from diflow.jobs.retry import repair
 from diflow.kube.api import Cluster
 from diflow.kube.events import event
-from diflow.kube.kinds import EVENT, LEASE, WORKFLOW, Kind
+from diflow.kube.kinds import EVENT, LEASE, POD, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json
 from diflow.state import chain
@@ -68,7 +68,9 @@ class Executor:
         self._sign, self._mark = sign, mark
         self._clock, self._wall = clock, wall
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
-        self.backoffs = Backoffs(clock)
+        self.backoffs, self.pod_backoffs = Backoffs(clock), Backoffs(clock)
+        """Of jobs whose Workflows, and whose pods, cannot be written. A job can give its places back without a write to
+        its pods, so that only the former keeps it from being planned."""
         self._full: dict[str, str] = {}
         self._unwritable: dict[str, Identity] = {}
         self._events: list[tuple[Job, Note, str]] = []
@@ -133,26 +135,55 @@ class Executor:
                 self._events.append((job, write.note, write.target.version))
         return True
 
+    def keep(self, jobs: Container[str]) -> None:
+        """Forget the refusals of all other jobs, which do not exist any more."""
+        self.backoffs.keep(jobs)
+        self.pod_backoffs.keep(jobs)
+
+    def next_retry(self) -> float:
+        """When the first back-off ends, on the clock; infinity if there is none."""
+        return min(self.backoffs.next_end(), self.pod_backoffs.next_end())
+
+    def end_backoffs(self) -> list[str]:
+        """End the back-offs that are over. Returns their jobs."""
+        return sorted({*self.backoffs.end_expired(), *self.pod_backoffs.end_expired()})
+
+    def refusals(self) -> dict[str, str]:
+        """Why the last write was refused, by job in back-off."""
+        return {**self.pod_backoffs.refusals, **self.backoffs.refusals}
+
+    def is_backing_off(self, job: str) -> bool:
+        """Whether the job is not reconciled now, as writes to its Workflow or its pods were refused."""
+        return self.backoffs.is_active(job) or self.pod_backoffs.is_active(job)
+
     def _back_off(self, writes: Sequence[Write], results: Sequence[Exception | bool], jobs: Mapping[str, Job]) -> None:
-        """Count what these writes came to, once for each job: a refusal before a conflict before a success."""
-        refused: dict[str, Exception] = {}
-        conflicted: dict[str, None] = {}
-        changed: dict[str, None] = {}
+        """Count these results, once for each job's Workflow and its pods: a refusal before a conflict before a
+        success."""
+        refused: dict[tuple[str, Kind], Exception] = {}
+        conflicted: dict[tuple[str, Kind], None] = {}
+        changed: dict[tuple[str, Kind], None] = {}
         for write, result in zip(writes, results, strict=True):
+            of = write.job, write.kind
             if isinstance(result, ConflictError):
-                conflicted[write.job] = None
+                conflicted[of] = None
             elif isinstance(result, Exception) and not isinstance(result, NotFoundError):
-                refused[write.job] = result
-            elif result is True:
-                changed[write.job] = None
-        for job, error in refused.items():
-            self.backoffs.start(job, error)
-        for job in conflicted.keys() - refused.keys():
-            why = self.backoffs.conflicted(job)
-            if why and (of := jobs.get(job)) is not None:
-                self.record_event(of, Note("Refused", why, is_warning=True), salt="conflicts")
-        for job in changed.keys() - conflicted.keys() - refused.keys():
-            self.backoffs.succeeded(job)
+                refused[of] = result
+            elif result is True and not write.is_touch:
+                changed[of] = None
+        for (name, kind), error in refused.items():
+            text = f"its {'pods' if kind is POD else 'Workflow'} cannot be changed: {error}"
+            is_repeated = self._backoffs_of(kind).start(name, error)
+            if is_repeated and (job := jobs.get(name)) is not None:
+                self.record_event(job, Note("Refused", text, is_warning=True), salt=f"refused {kind.name}")
+        for name, kind in conflicted.keys() - refused.keys():
+            why = self._backoffs_of(kind).conflicted(name)
+            if why and (job := jobs.get(name)) is not None:
+                self.record_event(job, Note("Refused", why, is_warning=True), salt="conflicts")
+        for name, kind in changed.keys() - conflicted.keys() - refused.keys():
+            self._backoffs_of(kind).succeeded(name)
+
+    def _backoffs_of(self, kind: Kind) -> Backoffs:
+        return self.pod_backoffs if kind is POD else self.backoffs
 
     def _send_or_minimal(self, write: Write, epoch: str, job: Job | None) -> Json | None:
         """Send the write, in its minimal form if the object is at its size limit. None if it was dropped without loss,
@@ -205,7 +236,8 @@ class Executor:
     def _send(self, write: Write, epoch: str) -> Json:
         if write.part is not None:
             return self._begin_part(write, write.part, epoch)
-        body = self._repaired(write).patch(epoch) if write.is_repair else write.patch(epoch)
+        term = self._elector.term(epoch)
+        body = self._repaired(write).patch(term) if write.is_repair else write.patch(term)
         return self._cluster.patch(
             write.kind,
             write.target.name,
@@ -251,7 +283,7 @@ class Executor:
             raise ConflictError(f"{target.key} has changed meanwhile")
         given = self._mark(part.annotations.get(keys.ALLOCATION) or "")
         marks = {name: value for name, value in given.items() if value is not None}
-        annotations = {**part.annotations, **marks, keys.EPOCH: epoch}
+        annotations = {**part.annotations, **marks, keys.EPOCH: self._elector.term(epoch)}
         for name in part.names:
             body = successor(
                 workflow, name=name, parameters=part.parameters, annotations=annotations, labels=part.labels

@@ -10,6 +10,7 @@ from diflow.allocator.engine.records import REQUESTS, JobRead
 from diflow.allocator.engine.rounds import decision_of
 from diflow.state.parameters import replicas_text
 from diflow.state.patches import live
+from diflow.state.untrusted import LARGEST_WHOLE
 
 
 def hand_over(job: Job, now: float) -> list[Write]:
@@ -42,7 +43,7 @@ def hand_over(job: Job, now: float) -> list[Write]:
 def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
     """Copy what has changed in this Workflow since the next one was created; None if nothing has."""
     wanted = replicas_text(read.parameters)
-    restarts, rounds = read.restarts, read.reschedules + 1
+    restarts, rounds = min(read.restarts, LARGEST_WHOLE), min(read.reschedules + 1, LARGEST_WHOLE)
     here = (wanted, read.requests, read.is_suspended, restarts, rounds)
     there = (
         replicas_text(after.parameters),

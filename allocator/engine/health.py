@@ -102,7 +102,7 @@ class HealthWatch:
     def _verdicts(self, state: ClusterState) -> Iterator[tuple[Job, _Track]]:
         kept: dict[str, _Track] = {}
         for job in state.jobs.values():
-            if not _is_judged(job) or self._executor.backoffs.is_active(job.key):
+            if not _is_judged(job) or self._executor.is_backing_off(job.key):
                 if job.key in self._tracks:
                     kept[job.key] = self._tracks[job.key]
                 continue

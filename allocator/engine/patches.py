@@ -91,6 +91,11 @@ class Write:
     is_repair: bool = False
     """It repairs what `argo retry` did to Argo's nodes, which the executor reads: the body is empty here."""
 
+    @property
+    def is_touch(self) -> bool:
+        """It changes nothing but the leader's epoch."""
+        return not self.body and self.part is None and not self.is_repair
+
     def patch(self, epoch: str) -> Json:
         """The body with the uid and resourceVersion, so that it fails on a changed object, and the leader's epoch."""
         metadata = {"uid": self.target.uid, "resourceVersion": self.target.version, **(self.body.get("metadata") or {})}

@@ -79,7 +79,7 @@ class Reconciler:
             if self._is_unchanged(job, lost, overdue, now):
                 unchanged[job.key] = job
                 continue
-            if executor.backoffs.is_active(job.key):
+            if executor.is_backing_off(job.key):
                 continue
             try:
                 writes = not_started(job, capacity, now=now, usual=self._pending_seconds) or reconcile(

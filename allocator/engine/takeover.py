@@ -74,7 +74,10 @@ class Takeover:
         ends = self._clock() + _TOUCH_SECONDS
         sent = 0
         while sent < len(out) and (not sent or self._clock() < ends):
-            self._executor.apply(out[sent : sent + _TOUCHES], state.jobs)
+            some = out[sent : sent + _TOUCHES]
+            refused = {write.job for write in self._executor.apply(some, state.jobs)}
+            for job in {write.job for write in some} - refused:
+                del self._versions[job]
             sent += _TOUCHES
         self.is_unfinished = sent < len(out)
         return bool(out)

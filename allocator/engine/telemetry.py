@@ -74,9 +74,7 @@ class Telemetry:
         self._failing.set_function(lambda: self._allocator.failing_seconds if self._allocator is not None else 0.0)
         self._leader.set_function(lambda: float(elector.is_leader()))
         self._paused.set_function(lambda: float(self._allocator is not None and bool(self._allocator.paused())))
-        self._refused.set_function(
-            lambda: float(len(self._allocator.executor.backoffs.refusals)) if self._allocator else 0.0
-        )
+        self._refused.set_function(lambda: float(len(self._allocator.executor.refusals())) if self._allocator else 0.0)
         for planned in ("yes", "no"):
             self._cycles.labels(planned)
         for reason in LEFT_OUT:

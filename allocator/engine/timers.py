@@ -47,7 +47,7 @@ class Timers:
             self.planned + self._settings.period_seconds,
             self._later,
             self._look_due(),
-            self._executor.backoffs.next_end(),
+            self._executor.next_retry(),
             self.cycled + 1.0 if self._unbound else math.inf,
             self.planned + _AGAIN_SECONDS if self._planner.failing_seconds is not None else math.inf,
         )
@@ -66,7 +66,7 @@ class Timers:
         lost = frozenset(name for name in state.nodes if capacity.is_lost(name))
         reasons = [f"node {name} is silent" for name in sorted(lost - self._lost)]
         self._lost = lost
-        reasons += [f"{job} is tried again" for job in self._executor.backoffs.end_expired()]
+        reasons += [f"{job} is tried again" for job in self._executor.end_backoffs()]
         promises = self._planner.promises
         if self._clock() >= promises.due():
             reasons.append("a place was not taken")

@@ -40,12 +40,11 @@ class Source:
         name: str | None = None,
         namespace: str | None = None,
         warned: list[str] | None = None,
-        is_exact: bool = False,
     ) -> DIJob:
         """The job, with another name or namespace if given.
 
         Warnings about its manifest are written to stderr, or appended to `warned`. Raises InvalidError with file and
-        line; with `is_exact` also for a field whose name is probably misspelt.
+        line, also for an unknown field whose name is probably misspelt.
         """
         from diflow.job import DIJob, UnknownFieldWarning  # noqa: PLC0415 (pydantic and Hera's models take a while)
 
@@ -69,10 +68,12 @@ class Source:
                 manifest = job.to_manifest()
                 manifest["metadata"] = {**manifest["metadata"], **changes}
                 job = DIJob.from_manifest(manifest)
+        unknown = [w.message for w in caught if isinstance(w.message, UnknownFieldWarning)]
+        misspelt = next((one for one in unknown if one.meant), None)
+        if misspelt is not None:
+            text = f"is not known: did you mean {misspelt.meant}?"
+            raise self._in_file(InvalidError(text, path=str(misspelt.args[1])))
         _tell(doubts + self._unknown(caught, UnknownFieldWarning), warned)
-        for one in (w.message for w in caught if is_exact and isinstance(w.message, UnknownFieldWarning)):
-            if one.meant:
-                raise self._in_file(InvalidError(f"is not known: did you mean {one.meant}?", path=str(one.args[1])))
         for other in caught:
             if not issubclass(other.category, UnknownFieldWarning):
                 warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
@@ -105,7 +106,6 @@ def load_all(
     namespace: str | None = None,
     every: bool = False,
     hint: str = "",
-    is_exact: bool = False,
 ) -> list[DIJob]:
     """The jobs that `source` names; more than one only with `every`, else `hint` says what to do."""
     found, left = sources(source)
@@ -118,7 +118,7 @@ def load_all(
             raise _named(source, error) from None
     if len(found) > 1 and name is not None:
         raise InvalidError(f"{source} holds {len(found)} jobs, which cannot all have one name", path="--name")
-    jobs = [one.load(name=name, namespace=namespace, is_exact=is_exact) for one in found]
+    jobs = [one.load(name=name, namespace=namespace) for one in found]
     seen: set[tuple[str | None, str]] = set()
     for job in jobs:
         check_names(source, job, seen)

@@ -80,7 +80,7 @@ def submit(
     limit = seconds(timeout, option="--timeout")
     if sum((watch, wait, logs)) > 1:
         raise typer.BadParameter("choose one of --watch, --wait and --logs")
-    wanted = load_all(source, name=name, namespace=namespace, every=every, hint=_ALL, is_exact=True)
+    wanted = load_all(source, name=name, namespace=namespace, every=every, hint=_ALL)
     if len(wanted) > 1 and (watch or wait or logs):
         raise typer.BadParameter(f"--watch, --wait and --logs follow one job, and {source} holds {len(wanted)}")
     shown = _print_workflows if form is Form.WORKFLOW else _print_dijobs

@@ -89,6 +89,7 @@ def _change(
     before = current.asked(index)
     if replicas is not None:
         _check_count(replicas, "--replicas")
+        _check_submitted_bounds(job, index, replicas)
         new_desired, new_bounds = with_number(job, index, replicas, desired=desired, bounds=bounds)
     else:
         new_desired, new_bounds = _by_bounds(job, index, low, high, desired=desired, bounds=bounds)
@@ -123,6 +124,17 @@ def _by_bounds(
         other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
         raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
     return with_bounds(job, index, new_low, new_high, desired=desired, bounds=bounds)
+
+
+def _check_submitted_bounds(job: DIJob, index: int, replicas: int) -> None:
+    """Of a job that is not preemptible, nothing else changes its bounds. Raises InvalidError."""
+    task = job.tasks[index]
+    low, high = task.min_replicas, task.max_replicas
+    if not job.preemptible and not (low or 1) <= replicas <= (high or replicas):
+        bounds = f"{low or 1} to {high}" if high else f"at least {low}"
+        raise InvalidError(
+            f"task {task.name} may have {bounds} replicas, by its minReplicas and maxReplicas", path="--replicas"
+        )
 
 
 def _check_count(number: int, option: str) -> None:

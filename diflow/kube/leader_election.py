@@ -167,6 +167,10 @@ class Elector:
         """
         return f"{self.name}/{self.namespace}/{self._uid}/{epoch}"
 
+    def term(self, epoch: str) -> str:
+        """The Lease and the epoch under which it is held, as text: no earlier leader had the same."""
+        return f"{self._uid}/{epoch}"
+
     @property
     def former_writes_as(self) -> str:
         """The field manager of the previous leader's writes, as it said in the Lease; "" if it did not."""

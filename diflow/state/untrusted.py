@@ -72,6 +72,10 @@ def is_count(value: Any, *, most: int, least: int = 1) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
+LARGEST_WHOLE: Final = 999_999_999
+"""The largest number that `whole` reads by default."""
+
+
 def whole(text: Any, *, digits: int = 9, most: int | None = None) -> int | None:
     """The number in a text of 1 to `digits` ASCII digits; None for anything else and for a number above `most`.
 

@@ -135,10 +135,10 @@ class Access:
         Most users have the right for a whole namespace: one review of that answers for all of its jobs. `kind` is for
         objects other than Workflows. Raises ApiError: 429, or 503 if the API server cannot be reached.
         """
-        if name and await self.may(user, verb, namespace=namespace, address=address, kind=kind):
-            return True
         key = (user.digest, user.name, verb, kind, namespace, name)
         if key in self._allowed:
+            return True
+        if name and await self.may(user, verb, namespace=namespace, address=address, kind=kind):
             return True
         if key in self._refused:
             return False

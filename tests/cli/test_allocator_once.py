@@ -66,7 +66,7 @@ def test_with_no_daemon_it_decides_itself_under_the_lease_and_gives_it_back(difl
     spec = diflow.api.objects[LEASE.path(SYSTEM)]["diflow-allocator"]["spec"]
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("", 8)
     assert json.loads(current(diflow, "small")["diflow/allocation"])["nodes"] == {"worker": ["a", "a"]}
-    assert current(diflow, "small")["diflow/epoch"] == "8"
+    assert current(diflow, "small")["diflow/epoch"] == "uid-diflow-allocator/8"
 
 
 def test_a_daemon_that_runs_is_asked_and_answers_and_this_process_writes_no_job(diflow: Cli) -> None:
@@ -85,7 +85,7 @@ def test_a_daemon_that_runs_is_asked_and_answers_and_this_process_writes_no_job(
     answer = diflow.api.objects[CONFIG_MAP.path(SYSTEM)][control_channel.ANSWER]["data"]
     assert answer["id"] == lease_annotations(diflow)[keys.REPLAN]
     epochs = {p.body["metadata"]["annotations"].get("diflow/epoch") for p in diflow.api.seen("PATCH", "/workflows/")}
-    assert epochs == {"4"}
+    assert epochs == {"uid-diflow-allocator/4"}
 
 
 @pytest.mark.slow

@@ -223,7 +223,7 @@ class StillAllocator:
         self.failing_seconds = 7.0 if last_trouble else 0.0
         self.settings = AllocatorSettings()
         self.caches = SimpleNamespace(trouble=lambda: trouble)
-        self.executor = SimpleNamespace(backoffs=SimpleNamespace(refusals={"default/job": "no"}))
+        self.executor = SimpleNamespace(refusals=lambda: {"default/job": "no"})
         self.health = SimpleNamespace(counts={"silent": 2}, restarts=1, slow_nodes={"node-1": (("x", "a"), ("x", "b"))})
 
     def paused(self) -> str:

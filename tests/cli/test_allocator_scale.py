@@ -103,6 +103,15 @@ def test_asking_for_what_is_asked_for_already_writes_nothing(running: Cli) -> No
     assert running.api.seen("PATCH") == []
 
 
+def test_the_bounds_of_a_job_that_is_not_preemptible_hold(running: Cli) -> None:
+    put(running, dijob("rigid", {"worker": (2, 2, 3)}))
+    for number in ("1", "4"):
+        result = running("scale", "rigid", "--replicas", number)
+        assert result.code == 2
+        assert "task worker may have 2 to 3 replicas, by its minReplicas and maxReplicas" in result.err
+    assert running("scale", "rigid", "--replicas", "3").out == "rigid/worker: 2 → 3 replicas\n"
+
+
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [

@@ -424,14 +424,16 @@ def test_unknown_fields_warn_and_the_job_is_taken_all_the_same(diflow: Cli) -> N
 @pytest.mark.parametrize(
     ("misspelt", "text"),
     [
-        ({"preemtible": True}, "spec.preemtible is not known and is left out: did you mean preemptible?"),
+        ({"preemtible": True}, "spec.preemtible: is not known: did you mean preemptible?"),
         ({"nodeCheck": {"timeout": 3}}, "spec.nodeCheck.timeout is not known and is left out"),
-        ({"health": {"heartbeatSecond": 90}}, "left out: did you mean heartbeatSeconds?"),
+        ({"health": {"heartbeatSecond": 90}}, "is not known: did you mean heartbeatSeconds?"),
         ({"x" * 65: 1}, f"spec.{'x' * 65} is not known and is left out"),
     ],
 )
 def test_a_misspelt_field_names_the_one_that_was_meant(diflow: Cli, misspelt: dict[str, object], text: str) -> None:
-    assert f"{text} (line" in run("lint", diflow.file("job.yaml", manifest(**misspelt))).err
+    result = run("lint", diflow.file("job.yaml", manifest(**misspelt)))
+    assert f"{text} (line" in result.err
+    assert result.code == (2 if "did you mean" in text else 0), "as diflow submit"
 
 
 @pytest.mark.parametrize("form", ["workflow", "dijob"])

@@ -291,6 +291,8 @@ class FakeApi:
             wrong = pod_fault(obj.get("spec") or {}, new.get("spec") or {})
             if wrong:
                 return status(422, f'Pod "{name}" is invalid: {wrong}', reason="Invalid")
+        if new == obj:
+            return Answer(body=obj)  # a patch that changes nothing makes no new version
         return Answer(body=self.add(kind, new, namespace=obj["metadata"]["namespace"]))
 
     def _size(self, new: Json, name: str) -> Answer | None:

@@ -143,6 +143,8 @@ def test_a_replica_that_is_released_before_the_tail_runs_for_every_reader() -> N
         ("wait: Error (exit code 2)", False),
         ("main: Error (exit code 2)", True),
         ("pod failed: wait container did not complete successfully", False),
+        ('pods "job-w-1" is forbidden: error looking up service account ns/diflow-worker: not found', False),
+        ('pods "job-w-1" is forbidden: violates PodSecurity "restricted:latest"', True),
         ("main: Error (exit code 255)", True),
         ("main: Unknown (exit code 255)", False),
         ("wait: Unknown (exit code 255)", False),

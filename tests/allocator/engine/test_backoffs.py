@@ -74,3 +74,34 @@ def test_only_conflicts_in_a_row_back_a_job_off() -> None:
     assert not found.is_active("b")
     found.keep(())
     assert not found.is_active("a")
+
+
+def refuse_pods_for_ever(at: Lab, name: str) -> None:
+    """As of a pod whose node selector its user has changed: the API server takes no other one."""
+
+    def rule(request: Request) -> Answer | None:
+        is_admission = request.method == "PATCH" and f"/pods/{name}-" in request.path and "status" not in request.path
+        return (
+            status(422, "only additions to spec.nodeSelector are allowed", reason="Invalid") if is_admission else None
+        )
+
+    at.api.rule(rule)
+
+
+def test_a_job_whose_pods_cannot_be_written_gives_its_places_back_and_says_why(at: Lab) -> None:
+    refuse_pods_for_ever(at, "hog")
+    at.cluster.submit(job("hog", task(replicas=2 * GANG, cpu="1")))
+    at.cluster.resume("hog")
+    at.until(lambda: at.allocation("hog") != {}, "it has places")
+    at.cluster.submit(job("other", task(replicas=2, cpu="1")))
+    at.until(lambda: len(at.cluster.running("other")) == 2, "the other one gets them", seconds=600)
+    assert any("its pods cannot be changed" in text for reason, text in at.events("hog") if reason == "Refused")
+
+
+def test_a_job_whose_pods_cannot_be_written_is_preempted(at: Lab) -> None:
+    refuse_pods_for_ever(at, "hog")
+    at.cluster.submit(job("hog", task(replicas=2 * GANG, cpu="1"), preemptible=True))
+    at.cluster.resume("hog")
+    at.until(lambda: at.allocation("hog") != {}, "it has places")
+    at.cluster.submit(job("high", task(replicas=2, cpu="1"), priority="high"))
+    at.until(lambda: len(at.cluster.running("high")) == 2, "it gets places of the other one", seconds=60)

@@ -148,6 +148,7 @@ def test_a_decision_that_a_former_leader_has_not_sent_yet_is_refused_though_noth
                 first.line.before = lambda *_: None
                 if lease == "deleted":
                     at.api.remove(LEASE, second.elector.name, namespace=second.elector.namespace)
+                    at.api.uid_of = lambda name: f"another-uid-{name}"
                 else:
                     pause("somebody")
                 at.daemon = None
@@ -460,7 +461,7 @@ def test_a_deleted_job_is_not_retried_for_ever() -> None:
         at.rest()
         assert at.daemon is not None
         assert not at.daemon.allocator.has_work()
-        assert at.daemon.allocator.executor.backoffs.next_end() == math.inf
+        assert at.daemon.allocator.executor.next_retry() == math.inf
 
 
 @pytest.mark.parametrize("answer", [status(410, "too old resource version"), Answer(lines=["{"]), Answer(lines=[])])

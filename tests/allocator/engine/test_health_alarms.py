@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from diflow import keys
-from diflow.allocator.engine.backoffs import Backoffs
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.health import LOOK_SECONDS, HealthWatch, deadlines
 from diflow.allocator.engine.job import Job
@@ -53,7 +52,9 @@ class Executor:
         self.made = 0
         self.writes: list[Write] = []
         self.told: list[str] = []
-        self.backoffs = Backoffs()
+
+    def is_backing_off(self, _: str) -> bool:
+        return False
 
     def apply(self, writes: Sequence[Write], _: Any) -> list[Write]:
         self.made += len(writes)

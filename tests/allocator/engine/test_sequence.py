@@ -177,7 +177,7 @@ def test_a_job_that_is_changed_all_the_time_is_left_alone_for_longer_and_longer_
             at.step()
         assert len(of_strange(at)) - tried < 60, "1,688 before"
         assert at.daemon is not None
-        assert "changed by others all the time" in at.daemon.allocator.executor.backoffs.refusals["default/strange"]
+        assert "changed by others all the time" in at.daemon.allocator.executor.refusals()["default/strange"]
         assert [text for reason, text in at.events("strange") if "all the time" in text and reason == "Refused"]
         over[0] = True
         at.until(lambda: at.decision("strange").get("action") == "wait", "it is decided on again", seconds=130)

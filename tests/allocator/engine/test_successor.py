@@ -240,9 +240,7 @@ def test_a_job_whose_next_workflow_cannot_be_made_does_not_stop_the_others(monke
         until_runs(at)
         (node,) = set(at.cluster.running("long").values())
         at.cluster.cordon(node)
-        at.until(
-            lambda: "nested" in leader(at).allocator.executor.backoffs.refusals.get("default/long", ""), "it backs off"
-        )
+        at.until(lambda: "nested" in leader(at).allocator.executor.refusals().get("default/long", ""), "it backs off")
         at.cluster.submit(job("other", task(cpu="1")))
         at.until(lambda: at.cluster.running("other"), "the other one runs")
 
