@@ -13,9 +13,8 @@ from cluster import argo, commands, lifecycle
 from cluster.errors import ClusterError
 from cluster.fakenodes import Size
 from cluster.parts import ARGO_VERSIONS, DEFAULT_ARGO
+from cluster.paths import DEFAULT_NAME
 from cluster.progress import reporter
-
-DEFAULT_NAME = "diflow"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = _run(options)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
+        if options.command == "env":
+            print("false")  # `eval "$(... env)"` then fails, instead of leaving another cluster selected in silence
         return error.exit_code
     except KeyboardInterrupt:
         print(

@@ -10,7 +10,7 @@ from cluster import argo, build, diflowimage, fakenodes, lifecycle, load, packag
 from cluster.errors import ClusterError, UsageError
 from cluster.kube import Kubectl
 from cluster.parts import ARGO, COREDNS, DEFAULT_ARGO, ETCD, KUBERNETES, KWOK
-from cluster.paths import REPOSITORY, cluster_paths
+from cluster.paths import DEFAULT_NAME, REPOSITORY, cluster_paths
 from cluster.plan import Plan
 from cluster.progress import Progress
 from cluster.tarimage import Image, write_image
@@ -79,7 +79,14 @@ def up(name: str, version: str | None, progress: Progress) -> str:
     progress(
         f"{name}: up; KUBECONFIG={paths.kubeconfig}" + (f", Argo at {plan.argo_url}" if plan.argo != "none" else "")
     )
+    progress(f"select it in your shell with: {select_line(name)}")
     return str(paths.kubeconfig)
+
+
+def select_line(name: str) -> str:
+    """The line that selects a cluster in a shell."""
+    named = "" if name == DEFAULT_NAME else f" --name {name}"
+    return f'eval "$(python3 -m cluster env{named})"'
 
 
 def _furnish(plan: Plan, progress: Progress) -> None:

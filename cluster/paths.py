@@ -15,6 +15,8 @@ from cluster.errors import UsageError
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = Path(__file__).resolve().parent
 
+DEFAULT_NAME = "diflow"
+
 # A name becomes part of a node name and of a socket path (at most 108 characters), so it must be short.
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
 

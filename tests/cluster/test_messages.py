@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import config, lifecycle, packages
+from cluster import commands, config, lifecycle, packages
 from cluster.argo import kustomization
 from cluster.cli import main
 from cluster.errors import ClusterError
@@ -43,6 +43,16 @@ def test_without_root_it_says_so_and_ends_with_2(
 def test_an_unknown_cluster_ends_with_3_and_says_how_to_make_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kubeconfig", "--name", "nobody"]) == 3
     assert "python3 -m cluster up --name nobody" in capsys.readouterr().err
+
+
+def test_the_eval_of_env_fails_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "--name", "nobody"]) == 3
+    assert capsys.readouterr().out == "false\n"
+
+
+def test_the_line_that_selects_a_cluster_names_one_of_another_name() -> None:
+    assert commands.select_line("diflow") == 'eval "$(python3 -m cluster env)"'
+    assert commands.select_line("two") == 'eval "$(python3 -m cluster env --name two)"'
 
 
 @pytest.mark.parametrize("name", ["Upper", "1digit", "-dash", "dash-", "under_score", "../x", "a" * 21, ""])
