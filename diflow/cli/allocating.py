@@ -179,7 +179,10 @@ def plan(
         ),
     ] = None,
     name: NewName = None,
-    policy: PolicyName = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="Use this policy (default: that of the allocator).", show_default=False),
+    ] = None,
     output: OutputForm = None,
     namespace: Namespace = None,
     context: Context = None,
