@@ -39,6 +39,7 @@ def queue(
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
     from diflow.allocator.inspect.rows import job_rows, missing_queue_rows, queue_rows  # noqa: PLC0415
     from diflow.cli.output import print_data, printable  # noqa: PLC0415
+    from diflow.kube.kinds import NAMESPACE  # noqa: PLC0415
 
     seen = look(cluster, lists=lists)
     rows = job_rows(seen)
@@ -61,7 +62,9 @@ def queue(
         say(printable(row.incomplete_text()))
     say()
     if not waiting:
-        say("no job waits")
+        say(f"no job of namespace {namespace} waits" if namespace else "no job waits")
+        if namespace and cluster.lacks(NAMESPACE, namespace):
+            warn(f"there is no namespace {namespace}")
         return
     say(_waiting_table(waiting, wide=output is Output.WIDE, now=seen.now))
 

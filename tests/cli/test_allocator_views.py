@@ -33,7 +33,7 @@ from diflow.allocator.policies.settings import policy_settings
 from diflow.cli.amounts import amounts, shown
 from diflow.cli.topview import picture
 from diflow.figures import quantity
-from diflow.kube.kinds import CONFIG_MAP, POD, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, POD, WORKFLOW
 from diflow.state.exclusions import Exclusions
 from tests.cli.placed import dijob, lease, lease_annotations, node, put, queues
 from tests.cli.runner import Cli, run
@@ -147,6 +147,17 @@ def test_jobs_of_one_namespace_keep_their_place_in_the_whole_queue(busy: Cli) ->
     lines = rows(busy("queue", "-n", "team").out)[3:]
     assert [line[:2] for line in lines] == [["3", "team/other"]]
     assert busy("queue", "-o", "name").out.split() == ["default/high", "default/big", "team/other"]
+
+
+def test_that_no_job_of_a_namespace_waits_names_it_and_says_whether_it_exists(busy: Cli) -> None:
+    busy.api.add(NAMESPACE, {"metadata": {"name": "team"}})
+    there, absent = busy("queue", "-n", "team"), busy("queue", "-n", "taem")
+    assert there.out.splitlines()[-1] == "no job of namespace team waits"
+    assert absent.out.splitlines()[-1] == "no job of namespace taem waits"
+    assert "there is no namespace taem" in absent.err
+    assert "there is no namespace" not in there.err
+    busy.api.rule(lambda r: no_right("namespaces") if r.path.endswith("/namespaces/taem") else None)
+    assert "there is no namespace" not in busy("queue", "-n", "taem").err
 
 
 def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
