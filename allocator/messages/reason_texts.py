@@ -6,7 +6,8 @@ from collections.abc import Set
 
 import numpy as np
 
-from diflow.allocator.messages.shortage import NODES_NAMED, Leftover, amount, amount_of, request
+from diflow import keys
+from diflow.allocator.messages.shortage import NODES_NAMED, Leftover, amount, amount_of, amounts, request
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.ledger import ancestors
 from diflow.allocator.model.packing import ANY_NUMBER
@@ -416,16 +417,34 @@ class Explainer:
                     + (f", or with a minimum of {found.fits}" if found.fits else "")
                 )
             elif why is Why.DOES_NOT_FIT:
-                out.append("would start when its roles fit together; each by itself does")
+                out.append(
+                    self._missing_together(job) or "would start when its roles fit together; each by itself does"
+                )
         holders = s.jobs_of(self.plan.role)
         firm = holders & ~s.job_preemptible
         above = holders & s.job_preemptible & (s.job_priority >= s.job_priority[job])
         if above.any() or firm.any():
             out.append(
                 f"in its way: {_jobs(firm)} that may not be moved, {_jobs(above)} of its priority or above"
-                + (f" (a priority above {int(s.job_priority[above].min())} may stop some)" if above.any() else "")
+                + (_priority_above(int(s.job_priority[above].min())) if above.any() else "")
             )
         return out
+
+    def _missing_together(self, job: int) -> str:
+        """What the minimums of its roles need above all that is free where any of them may run; "" if that is enough in
+        all, and only its distribution over the nodes is in the way."""
+        s, roles = self.snapshot, self._roles(job)
+        where = np.any([self.leftover.fit(role).where for role in roles], axis=0)
+        free = np.maximum(self.leftover.free[where], 0).sum(axis=0)
+        need = np.array(self._gang(job), dtype=np.int64)
+        short = np.flatnonzero(need > free).tolist()
+        if not short:
+            return ""
+        more, asked, there = (amounts(s, {r: int(given[r]) for r in short}) for given in (need - free, need, free))
+        return (
+            f"cannot start before {more} more is free where it may run: its roles together need {asked}, and {there} "
+            "is free"
+        )
 
 
 def text(snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = frozenset()) -> str:
@@ -449,6 +468,12 @@ def sentence(action: str, words: str) -> str:
 
 def _count(replicas: int) -> str:
     return "any number" if replicas >= ANY_NUMBER else f"{replicas}"
+
+
+def _priority_above(least: int) -> str:
+    """The lowest `spec.priority` that is above `least`; nothing if there is none."""
+    names = [name for name, value in keys.WORKFLOW_PRIORITIES.items() if value > least]
+    return f" (`spec.priority: {names[0]}` may stop some)" if names else ""
 
 
 def _jobs(which: BoolArray) -> str:

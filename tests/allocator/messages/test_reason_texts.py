@@ -55,7 +55,7 @@ def test_a_job_that_waits_says_what_is_short_where_and_what_would_have_to_change
         "  2 cpu each: 5 cpu free in all on 3 nodes, at most 2 cpu on one (a)",
         "  4Gi memory each: 39Gi memory free in all on 3 nodes, at most 15Gi memory on one (c)",
         "would start when there is capacity for 2 × (2 cpu, 4Gi memory) more where it may run, or with a minimum of 2",
-        "in its way: 1 job that may not be moved, 1 job of its priority or above (a priority above 0 may stop some)",
+        "in its way: 1 job that may not be moved, 1 job of its priority or above (`spec.priority: high` may stop some)",
     ]
 
 
@@ -169,7 +169,34 @@ def test_a_gang_whose_roles_do_not_fit_together_says_so() -> None:
     assert told[0] == (
         "it waits for capacity: each of its roles fits by itself, and not its 4 replicas (1 × a, 3 × b) together"
     )
+    assert (
+        "cannot start before 1 cpu more is free where it may run: its roles together need 4 cpu, and 3 cpu is free"
+    ) in told
+
+
+def test_a_gang_of_several_roles_for_which_the_nodes_only_divide_enough_capacity_badly_says_so() -> None:
+    roles = (RoleView("a", {"cpu": 1000}, 1), RoleView("b", {"cpu": 3000}, 1))
+    held = {"full": {"n": 1, "m": 1}}
+    full = JobView("full", (RoleView("full", {"cpu": 2000}, 2),), preemptible=False, placed=held, started_seconds=0.0)
+    nodes = [NodeView("n", {"cpu": 5000}), NodeView("m", {"cpu": 2500})]
+    snapshot = build(nodes, [JobView("gang", roles, preemptible=False), full], now_seconds=1000.0)
+    told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), 1)
+    assert "cannot start before 0.5 cpu more is free" in "\n".join(told)
+    nodes[1] = NodeView("m", {"cpu": 2900})
+    split = JobView("gang", (RoleView("a", {"cpu": 1000}, 1), RoleView("b", {"cpu": 2800}, 1)), preemptible=False)
+    snapshot = build(nodes, [split, full], now_seconds=1000.0)
+    told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), 1)
     assert "would start when its roles fit together; each by itself does" in told
+
+
+def test_no_priority_is_named_that_no_job_can_have() -> None:
+    full = JobView(
+        "full", (RoleView("w", {"cpu": 1000}, 1),), priority=100, placed={"w": {"n": 1}}, started_seconds=0.0
+    )
+    gang = JobView("gang", (RoleView("w", {"cpu": 1000}, 1),), created_seconds=9.0, preemptible=False, priority=100)
+    snapshot = build([NodeView("n", {"cpu": 1000})], [full, gang], now_seconds=1000.0)
+    told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), 1)
+    assert told[-1] == "in its way: 0 jobs that may not be moved, 1 job of its priority or above"
 
 
 def test_a_reservation_is_named() -> None:
