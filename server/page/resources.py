@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 
 def short(resource: str) -> str:
-    """A short name: GPU for `nvidia.com/gpu`, CPU for `cpu`."""
+    """A short name: GPU for `nvidia.com/gpu`, CPU for `cpu`, Memory for `memory`."""
+    if resource == "memory":
+        return "Memory"
     name = resource.rpartition("/")[2]
     return name.upper() if len(name) <= 3 else name
 

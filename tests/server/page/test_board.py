@@ -125,6 +125,13 @@ def test_what_is_held_of_a_node_counts_other_pods_too() -> None:
     assert found.totals.allocatable[GPU] == 8
 
 
+def test_only_what_no_pod_at_all_holds_is_called_free() -> None:
+    job = MadeJob("a", {"w": 1}, cpu="3").pod("w", 0, made=9, ready=9, node="n")
+    nodes = [made_node("n", gpus=0)]
+    assert "61 not held by jobs" in html(cluster_state([job], nodes))
+    assert "59 free" in html(cluster_state([job], nodes, pods=[foreign_pod("x", "n", cpu="2")]))
+
+
 def test_nodes_that_are_not_ready_come_first_and_their_room_is_not_counted() -> None:
     found = shown(cluster_state([], [made_node("gpu-10"), made_node("gpu-2"), made_node("gpu-3", down=5)]))
     assert [node.facts.name for node in found.nodes] == ["gpu-3", "gpu-2", "gpu-10"]
