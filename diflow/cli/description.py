@@ -137,7 +137,9 @@ def _facts(job: Job, seen: Observation, decision: Decision | None, *, message: s
         ("Namespace", job.namespace),
         ("Phase", coloured_phase(status.phase)),
         ("Message", printable(message)),
-        ("Ready", f"{status.ready_replicas} of {status.replicas}"),
+        ("Succeeded", f"{replicas.succeeded(replicas.rows(seen, now=now))} of {status.replicas}")
+        if status.ended
+        else ("Ready", f"{status.ready_replicas} of {status.replicas}"),
         ("Restarts", f"{status.restarts} (backoffLimit {spec.get('backoffLimit', 3)})"),
         ("Reschedules", str(status.reschedules)),
         ("Priority", labels.get(keys.PRIORITY, "-")),

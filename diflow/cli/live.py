@@ -89,23 +89,28 @@ def page(snapshot: FollowedJob, happened: Sequence[tuple[str, str, str]], *, now
         status = replace(status, phase="Unknown", message=snapshot.trouble)
     since = (workflow["metadata"] or {}).get("creationTimestamp") or ""
     took = age(since, now=now, until=status.completion_timestamp)
+    shown = rows(seen, now=now)
     head = Text.assemble(
         (seen.name, "bold"),
         "  ",
         (status.phase, f"bold {phase_colour(status.phase)}"),
-        f"  {status.ready_replicas}/{status.replicas} ready"
+        f"  {_succeeded(shown) if status.ended else f'{status.ready_replicas}/{status.replicas} ready'}"
         f"  restarts {status.restarts}  reschedules {status.reschedules}  {took}",
     )
     parts: list[RenderableType] = [
         head,
         Text(harmless(status.message), style="dim"),
         Text(),
-        _replicas(rows(seen, now=now)),
+        _replicas(shown),
     ]
     if happened:
         parts.append(Text())
         parts += [_event(*item) for item in happened]
     return Group(*parts)
+
+
+def _succeeded(shown: Sequence[Row]) -> str:
+    return f"{replicas.succeeded(shown)}/{len(shown)} succeeded"
 
 
 def _replicas(found: Sequence[Row]) -> Table:

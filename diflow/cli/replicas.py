@@ -9,6 +9,7 @@ from diflow.cli.output import printable
 from diflow.durations import age
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from diflow.state.observe import Attempt, Observation
@@ -50,6 +51,11 @@ def rows(seen: Observation, *, now: datetime) -> list[Row]:
             out.append(_row(f"{task}-{index}", rank, attempt, moves.get((task, index), 0), now=now))
             rank += 1
     return out
+
+
+def succeeded(found: Sequence[Row]) -> int:
+    """The replicas that have succeeded."""
+    return sum(row.phase == "Succeeded" for row in found)
 
 
 def _row(name: str, rank: int, attempt: Attempt | None, moves: int, *, now: datetime) -> Row:

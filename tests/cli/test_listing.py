@@ -187,6 +187,15 @@ def test_describe_tells_all(diflow: Cli) -> None:
     assert "pod/other-1" not in out
 
 
+def test_describe_of_a_job_that_has_ended_counts_the_replicas_that_succeeded(diflow: Cli) -> None:
+    job = SeenJob("job", learner=1).all_ready()
+    job.pods[0].ends(8)
+    diflow.has(job.ended(9))
+    lines = [line.split() for line in diflow("describe", "job").out.splitlines()]
+    assert ["Succeeded:", "1", "of", "1"] in lines
+    assert not [line for line in lines if line[:1] == ["Ready:"]]
+
+
 def test_describe_shows_each_message_once(diflow: Cli) -> None:
     pull = "Back-off pulling image registry.example.com/team/none"
     other = "mount of the volume data has failed: there is no such claim"

@@ -45,6 +45,14 @@ def test_the_view_has_the_job_its_replicas_and_what_happened_last() -> None:
     assert lines[-1] == "03:04:22  collector-0  Pending"
 
 
+def test_the_view_of_a_job_that_has_ended_counts_the_replicas_that_succeeded() -> None:
+    job = SeenJob("cartpole", learner=1, collector=1).all_ready()
+    job.pods[0].ends(8)
+    job.pods[1].ends(9, code=1)
+    lines = drawn(page(snapshot(job.ended(10, "Failed")), [], now=datetime.fromisoformat(at(30))))
+    assert lines[0] == "cartpole  Failed  1/2 succeeded  restarts 0  reschedules 0  10s"
+
+
 def test_the_view_fits_a_narrow_terminal() -> None:
     job = busy()
     job.pod("collector-1", created=1).unschedulable("0/1 nodes are available: " + "insufficient cpu, " * 20)
