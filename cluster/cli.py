@@ -16,16 +16,25 @@ from cluster.parts import ARGO_VERSIONS, DEFAULT_ARGO
 from cluster.paths import DEFAULT_NAME
 from cluster.progress import reporter
 
+_FAILS = "false"
+"""What `env` prints on failure: its `eval` then fails, too, instead of leaving another cluster selected in silence."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = _parser().parse_args(given)
+    except SystemExit as ends:
+        if ends.code and given[0:1] == ["env"]:
+            print(_FAILS)
+        raise
     try:
         result = _run(options)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         if options.command == "env":
-            print("false")  # `eval "$(... env)"` then fails, instead of leaving another cluster selected in silence
+            print(_FAILS)
         return error.exit_code
     except KeyboardInterrupt:
         print(

@@ -48,6 +48,9 @@ def test_an_unknown_cluster_ends_with_3_and_says_how_to_make_it(capsys: pytest.C
 def test_the_eval_of_env_fails_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["env", "--name", "nobody"]) == 3
     assert capsys.readouterr().out == "false\n"
+    with pytest.raises(SystemExit, match="2"):
+        main(["env", "--nmae", "two"])
+    assert capsys.readouterr().out == "false\n"
 
 
 def test_the_line_that_selects_a_cluster_names_one_of_another_name() -> None:
