@@ -189,10 +189,15 @@ class NodeLine:
     used: amounts.Amounts
     holders: tuple[Holder, ...]
 
+    @property
+    def free(self) -> amounts.Amounts:
+        """What no pod that the page knows holds."""
+        return {name: max(0, there - self.used.get(name, 0)) for name, there in self.allocatable.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all that the viewer sees. `phases`: the number of jobs by phase."""
+    """Sums over all that the viewer sees. `phases`: the number of jobs by phase. `free`: on open nodes."""
 
     phases: Mapping[str, int] = field(default_factory=dict)
     waiting: int = 0
@@ -201,8 +206,10 @@ class Totals:
     observed: int = 0
     allocatable: amounts.Amounts = field(default_factory=dict)
     used: amounts.Amounts = field(default_factory=dict)
+    free: amounts.Amounts = field(default_factory=dict)
     nodes: int = 0
     nodes_ready: int = 0
+    nodes_cordoned: int = 0
 
     @property
     def active(self) -> int:
@@ -406,8 +413,10 @@ def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int
         observed=sum(line.observed for line in live),
         allocatable=amounts.total(node.allocatable for node in nodes if node.facts.is_ready),
         used=amounts.total(node.used for node in nodes if node.facts.is_ready),
+        free=amounts.total(node.free for node in nodes if node.facts.is_ready and not node.facts.is_cordoned),
         nodes=len(nodes),
         nodes_ready=sum(node.facts.is_ready for node in nodes),
+        nodes_cordoned=sum(node.facts.is_cordoned for node in nodes),
     )
 
 

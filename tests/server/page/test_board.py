@@ -128,8 +128,10 @@ def test_what_is_held_of_a_node_counts_other_pods_too() -> None:
 def test_only_what_no_pod_at_all_holds_is_called_free() -> None:
     job = MadeJob("a", {"w": 1}, cpu="3").pod("w", 0, made=9, ready=9, node="n")
     nodes = [made_node("n", gpus=0)]
-    assert "61 not held by jobs" in html(cluster_state([job], nodes))
-    assert "59 free" in html(cluster_state([job], nodes, pods=[foreign_pod("x", "n", cpu="2")]))
+    assert "61 not held by jobs<" in html(cluster_state([job], nodes))
+    nodes.append(made_node("cordoned", gpus=0, closed=True))
+    assert "61 not held by jobs on open nodes" in html(cluster_state([job], nodes))
+    assert "59 free on open nodes" in html(cluster_state([job], nodes, pods=[foreign_pod("x", "n", cpu="2")]))
 
 
 def test_nodes_that_are_not_ready_come_first_and_their_room_is_not_counted() -> None:
