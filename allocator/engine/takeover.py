@@ -87,11 +87,9 @@ class Takeover:
         elector = self._elector
         former, none = elector.former_writes_as, elector.writes_as(0)
         ends = self._clock() + _PROOF_SECONDS
-        why = ""
-        if elector.epoch == 1:
-            why = "the Lease is new: an earlier one may have been deleted under its leader"
-        elif not former:
-            why = "the writes of the former leader do not name it"
+        if elector.epoch == 1:  # the Lease is new: an earlier one may have been deleted under its leader
+            return False
+        why = "" if former else "the writes of the former leader do not name it"
         while not why:
             elector.check()
             try:
