@@ -88,9 +88,9 @@ def _differ(row: JobRow, page: JobFacts, status: JobStatus) -> Iterator[str]:
     if row.speed != page.speed:
         yield f"top shows speed {row.speed}, the page {page.speed}"
     if (row.low, row.high, row.desired) != tuple(
-        sum(getattr(task, what) for task in page.tasks) for what in ("low", "high", "wanted")
+        sum(getattr(task, what) for task in page.tasks) for what in ("low", "high", "desired")
     ):
-        yield f"top shows {row.low}..{row.high} and {row.desired} wanted, the page {page.tasks}"
+        yield f"top shows {row.low}..{row.high} and {row.desired} desired, the page {page.tasks}"
     if row.is_waiting != page.waits:
         yield f"top shows {row.state}, the page {'waits' if page.waits else page.phase}"
     headline = explain.headline(row)
