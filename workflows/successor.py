@@ -17,7 +17,7 @@ from diflow.state import chain
 from diflow.state.observe import observe
 from diflow.state.patches import canonical_json
 from diflow.state.status import derive_seen
-from diflow.state.untrusted import LARGEST_WHOLE
+from diflow.state.untrusted import whole_text
 
 Json = dict[str, Any]
 
@@ -114,8 +114,8 @@ def _past(workflow: Mapping[str, Any]) -> dict[str, str]:
         # It had an allocation, but Argo has not recorded yet that its pods were bound.
         phases.append(["Starting", phases[0][2], phases[0][2]])
     return {
-        keys.RESTARTS_BEFORE: str(min(seen.restarts, LARGEST_WHOLE)),
-        keys.ROUNDS_BEFORE: str(min(seen.reschedules + 1, LARGEST_WHOLE)),
+        keys.RESTARTS_BEFORE: whole_text(seen.restarts),
+        keys.ROUNDS_BEFORE: whole_text(seen.reschedules + 1),
         keys.HISTORY_BEFORE: canonical_json({"started": status.start_time, "phases": phases}),
     }
 

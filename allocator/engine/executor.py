@@ -160,26 +160,26 @@ class Executor:
         """Count these results, once for each job's Workflow and its pods: a refusal before a conflict before a
         success."""
         refused: dict[tuple[str, Kind], Exception] = {}
-        conflicted: dict[tuple[str, Kind], None] = {}
-        changed: dict[tuple[str, Kind], None] = {}
+        conflicted: set[tuple[str, Kind]] = set()
+        changed: set[tuple[str, Kind]] = set()
         for write, result in zip(writes, results, strict=True):
             of = write.job, write.kind
             if isinstance(result, ConflictError):
-                conflicted[of] = None
+                conflicted.add(of)
             elif isinstance(result, Exception) and not isinstance(result, NotFoundError):
                 refused[of] = result
             elif result is True and not write.is_touch:
-                changed[of] = None
+                changed.add(of)
         for (name, kind), error in refused.items():
             text = f"its {'pods' if kind is POD else 'Workflow'} cannot be changed: {error}"
             is_repeated = self._backoffs_of(kind).start(name, error)
             if is_repeated and (job := jobs.get(name)) is not None:
                 self.record_event(job, Note("Refused", text, is_warning=True), salt=f"refused {kind.name}")
-        for name, kind in conflicted.keys() - refused.keys():
+        for name, kind in conflicted - refused.keys():
             why = self._backoffs_of(kind).conflicted(name)
             if why and (job := jobs.get(name)) is not None:
                 self.record_event(job, Note("Refused", why, is_warning=True), salt="conflicts")
-        for name, kind in changed.keys() - conflicted.keys() - refused.keys():
+        for name, kind in changed - conflicted - refused.keys():
             self._backoffs_of(kind).succeeded(name)
 
     def _backoffs_of(self, kind: Kind) -> Backoffs:

@@ -10,7 +10,7 @@ from diflow.allocator.engine.records import REQUESTS, JobRead
 from diflow.allocator.engine.rounds import decision_of
 from diflow.state.parameters import replicas_text
 from diflow.state.patches import live
-from diflow.state.untrusted import LARGEST_WHOLE
+from diflow.state.untrusted import whole_text
 
 
 def hand_over(job: Job, now: float) -> list[Write]:
@@ -43,14 +43,14 @@ def hand_over(job: Job, now: float) -> list[Write]:
 def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
     """Copy what has changed in this Workflow since the next one was created; None if nothing has."""
     wanted = replicas_text(read.parameters)
-    restarts, rounds = min(read.restarts, LARGEST_WHOLE), min(read.reschedules + 1, LARGEST_WHOLE)
+    restarts, rounds = whole_text(read.restarts), whole_text(read.reschedules + 1)
     here = (wanted, read.requests, read.is_suspended, restarts, rounds)
     there = (
         replicas_text(after.parameters),
         after.requests,
         after.is_suspended,
-        after.restarts_before,
-        after.rounds_before,
+        whole_text(after.restarts_before),
+        whole_text(after.rounds_before),
     )
     if here == there or after.problem:
         return None
@@ -60,8 +60,8 @@ def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
         annotations={
             **dict.fromkeys(REQUESTS),
             **dict(read.requests),
-            keys.RESTARTS_BEFORE: str(restarts),
-            keys.ROUNDS_BEFORE: str(rounds),
+            keys.RESTARTS_BEFORE: restarts,
+            keys.ROUNDS_BEFORE: rounds,
         },
         spec={"suspend": read.is_suspended or None},
         of=read.key,

@@ -18,7 +18,7 @@ from diflow.state import chain
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.patches import live
-from diflow.state.untrusted import LARGEST_WHOLE
+from diflow.state.untrusted import whole_text
 
 # The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
 # if Argo evaluates it with a copy of the Workflow from before the decision.
@@ -57,7 +57,7 @@ def replacing_round(
     if read.restarts >= read.backoff_limit:
         return stop(read, after_the_last_restart(failure, read), now=now)
     # A next Workflow has the count that Argo has recorded in this one.
-    annotations = {} if job.is_full else {keys.RESTARTS_BEFORE: str(min(read.restarts_before + 1, LARGEST_WHOLE))}
+    annotations = {} if job.is_full else {keys.RESTARTS_BEFORE: whole_text(read.restarts_before + 1)}
     return next_round(job, counts, nodes, now=now, decision=decision, note=note, annotations=annotations)
 
 

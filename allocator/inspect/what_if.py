@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from diflow.allocator.engine.picture import Picture
 from diflow.allocator.inspect import observer
-from diflow.allocator.messages import reason_texts
+from diflow.allocator.messages.reason_texts import STARTS, Explainer
 from diflow.allocator.model.plan import Action, Plan
 from diflow.errors import ConflictError
 from diflow.figures import counted
@@ -88,17 +88,23 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
     was = _replicas(before, earlier) if earlier is not None else {}
     now = _replicas(after, plan)
     held = {s.job.title: sum(len(places) for places in s.places.values()) for s in after.standings}
+    explainer, excluded = Explainer(after.snapshot, plan), after.excluded
+
+    def why(job: int) -> str:
+        without = excluded.get(after.snapshot.job_names[job], frozenset[str]())
+        return explainer.reason(job, excluded=without).removeprefix(STARTS)
+
     others = []
     for j, name in enumerate(after.snapshot.job_names):
         holds, without, will = held[name], was.get(name, 0), now[name]
         if name != key and without != will:
             what = _what(holds, without, will)
-            others.append(Outcome(name, what, holds, without, will, _why(after, plan, j), _places(after, plan, j)))
+            others.append(Outcome(name, what, holds, without, will, why(j), _places(after, plan, j)))
     at = after.snapshot.job_names.index(key)
     action = Action(int(plan.action[at]))
     later = "" if plan.bind_now[at] else " once others have released their capacity"
     what = f"would start{later}" if action is Action.ADMIT else "would wait"
-    mine = Outcome(key, what, 0, 0, now[key], _why(after, plan, at), _places(after, plan, at))
+    mine = Outcome(key, what, 0, 0, now[key], why(at), _places(after, plan, at))
     return Simulated(plan.policy, mine, tuple(others))
 
 
@@ -116,17 +122,6 @@ def _what(holds: int, without: int, after: int) -> str:
 
 def _all(replicas: int) -> str:
     return "its replica" if replicas == 1 else f"all {replicas} replicas"
-
-
-def _why(shown: Picture, plan: Plan, job: int) -> str:
-    return (
-        reason_texts.text(
-            shown.snapshot, plan, job, excluded=shown.excluded.get(shown.snapshot.job_names[job], frozenset())
-        )
-        .partition(": ")[2]
-        .partition(": ")[2]
-        .removeprefix(reason_texts.STARTS)
-    )
 
 
 def _replicas(shown: Picture, plan: Plan) -> dict[str, int]:

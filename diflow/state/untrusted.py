@@ -72,10 +72,6 @@ def is_count(value: Any, *, most: int, least: int = 1) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-LARGEST_WHOLE: Final = 999_999_999
-"""The largest number that `whole` reads by default."""
-
-
 def whole(text: Any, *, digits: int = 9, most: int | None = None) -> int | None:
     """The number in a text of 1 to `digits` ASCII digits; None for anything else and for a number above `most`.
 
@@ -86,6 +82,11 @@ def whole(text: Any, *, digits: int = 9, most: int | None = None) -> int | None:
         return None
     found = int(text)
     return found if most is None or found <= most else None
+
+
+def whole_text(number: int) -> str:
+    """A count as `whole` reads it back: a larger one counts as the largest that it reads."""
+    return str(min(number, 999_999_999))
 
 
 def is_round(text: Any) -> bool:

@@ -59,15 +59,13 @@ class Holding:
         return answer
 
 
-def main() -> None:
-    namespace = sys.argv[1]
-    plan = json.loads(sys.stdin.readline())
-    cluster = Cluster.connect()
+def writer(cluster: Cluster, *, namespace: str, identity: str) -> tuple[Elector, Executor]:
+    """A candidate for the allocator's Lease, and what sends writes under it, one at a time."""
     elector = Elector(
         cluster,
         name=keys.ALLOCATOR,
         namespace=namespace,
-        identity="frozen",
+        identity=identity,
         lease_seconds=LEASE_SECONDS,
         renew_seconds=0.5,
     )
@@ -82,6 +80,14 @@ def main() -> None:
         clock=time.monotonic,
         wall=time.time,
     )
+    return elector, executor
+
+
+def main() -> None:
+    namespace = sys.argv[1]
+    plan = json.loads(sys.stdin.readline())
+    cluster = Cluster.connect()
+    elector, executor = writer(cluster, namespace=namespace, identity="frozen")
     line = executor._cluster._transport = Holding(cluster._transport)
     elector.acquire(threading.Event())
     with ThreadPoolExecutor(len(plan)) as pool:

@@ -18,14 +18,12 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.takeover import Takeover
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD, WORKFLOW, Kind
-from diflow.kube.leader_election import Elector
 from tests.clusters import ROOT, TestCluster
 from tests.e2e import installing
-from tests.e2e.frozen import LEASE_SECONDS
+from tests.e2e.frozen import writer
 from tests.e2e.live import Live
 
 Json = dict[str, Any]
@@ -89,26 +87,8 @@ def stand_still(
         process.stdin.flush()
         assert process.stdout.readline() == "held\n"
         process.send_signal(signal.SIGSTOP)
-        elector = Elector(
-            live.api,
-            name=keys.ALLOCATOR,
-            namespace=live.namespace,
-            identity="next",
-            lease_seconds=LEASE_SECONDS,
-            renew_seconds=0.5,
-        )
+        elector, executor = writer(live.api, namespace=live.namespace, identity="next")
         assert elector.acquire(threading.Event())
-        executor = Executor(
-            live.api,
-            elector,
-            on_response=lambda *_: None,
-            progress=lambda: None,
-            sign=lambda *_: "",
-            mark=lambda _: {},
-            workers=1,
-            clock=time.monotonic,
-            wall=time.time,
-        )
         is_fenced = Takeover(live.api, elector, executor, clock=time.monotonic)._is_fenced()
         executor.close()
         assert is_fenced is (touch is None)
