@@ -94,7 +94,7 @@ chaos: $(VENV)/.ready ## random operations and faults on jobs of a real cluster,
 .PHONY: laws
 laws: $(VENV)/.ready ## judge the policies on 100,000 snapshots and health on 10,000 job hours; `make test` takes 1,000 (45 minutes)
 	DIFLOW_LAW_SNAPSHOTS=100000 DIFLOW_HEALTH_RUNS=10 $(BIN)/python -m pytest tests/policies/test_laws.py \
-	  tests/allocator/engine/test_health_alarms.py
+	  tests/allocator/reconcile/test_health_alarms.py
 
 .PHONY: lint
 lint: style types ## ruff, mypy --strict, import-linter
@@ -115,10 +115,10 @@ format: $(VENV)/.ready ## put the code into its form
 	$(BIN)/ruff format .
 
 .PHONY: golden
-golden: $(VENV)/.ready ## write the generated files: golden Workflows, the CRD, docs/cli.md, docs/api.md, server/openapi.json
+golden: $(VENV)/.ready ## write the generated files: golden Workflows, the CRD, docs/cli.md, docs/api.md, diflow/server/openapi.json
 	$(BIN)/python -m tests.workflows.golden
 	$(BIN)/python -m diflow.cli.reference > docs/cli.md
-	$(BIN)/python -m diflow.server.api.openapi > server/openapi.json
+	$(BIN)/python -m diflow.server.api.openapi > diflow/server/openapi.json
 	$(BIN)/python -m diflow.server.api.reference > docs/api.md
 
 .PHONY: bench

@@ -31,10 +31,11 @@ from urllib.parse import urlencode
 from benchmarks import live
 from benchmarks.figures import Figure
 from benchmarks.watching import Watch
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
+from diflow.common.tables import table
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
-from diflow.tables import table
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from diflow.tables import table
+from diflow.common.tables import table
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, POD, WORKFLOW
-from diflow.state.nodes import raw as read_nodes
+from diflow.record.argo.nodes import raw as read_nodes
 from tests.clusters import TestCluster, cluster, wait_until
 from tests.e2e.allocators import Zone, daemon, kept_alive, submit, zone
 from tests.e2e.live import Live

@@ -22,7 +22,8 @@ from typing import Any
 from benchmarks import allocating, live, starting
 from benchmarks.figures import Figure
 from benchmarks.watching import Watch
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CRD, POD, WORKFLOW

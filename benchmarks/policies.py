@@ -28,10 +28,10 @@ from benchmarks.policies_speed import SIZES, measure
 from benchmarks.queue_streams.streams import Kind, Offers
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.simulator.memory import Memory, poisoned
-from diflow.allocator.simulator.metrics import Metrics, metrics
-from diflow.allocator.simulator.replay import Pool, Scenario, replay
-from diflow.allocator.simulator.truth import load, load_pools, read_workload
+from diflow.labs.simulator.memory import Memory, poisoned
+from diflow.labs.simulator.metrics import Metrics, metrics
+from diflow.labs.simulator.replay import Pool, Scenario, replay
+from diflow.labs.simulator.truth import load, load_pools, read_workload
 
 POLLUX = {"1": 2089.0, "2": 3323.0, "3": 2188.0, "4": 2721.0}
 """Mean completion time of Pollux's published runs, s."""

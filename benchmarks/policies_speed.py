@@ -19,7 +19,7 @@ from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import POOL, Profile
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
-from diflow.names import pool_number
+from diflow.common.names import pool_number
 
 _POOLS = {"a": 4.0, "b": 2.0, "c": 1.0}
 """Names and speeds."""

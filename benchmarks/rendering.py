@@ -9,7 +9,7 @@ from collections.abc import Callable
 from benchmarks.figures import Figure
 from diflow import DIJob, Task
 from diflow.cli.main import collect_rarely
-from diflow.settings import render_settings
+from diflow.dijob.settings import render_settings
 from diflow.workflows import render, to_yaml
 
 JOBS, TASKS = 1000, 8

@@ -23,7 +23,8 @@ from typing import Any
 from benchmarks import live
 from benchmarks.figures import Figure
 from benchmarks.watching import Watch
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import DEPLOYMENT, POD, WORKFLOW
 from diflow.workflows import render

@@ -11,7 +11,8 @@ from typing import Any
 
 from benchmarks import live
 from benchmarks.figures import Figure
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
 from diflow.kube import kinds
 from diflow.kube.api import Cluster
 from diflow.workflows import render

@@ -16,7 +16,7 @@ from benchmarks.queue_streams.kube_batch import KubeBatchPolicy
 from benchmarks.queue_streams.runs import Plans, StreamResult, run_stream
 from benchmarks.queue_streams.streams import FULL, Kind, random_stream
 from diflow.allocator.policies.base import load_policy
-from diflow.tables import table
+from diflow.common.tables import table
 
 LOADS = (0.6, 1.0, FULL)
 JUDGED = "fair"

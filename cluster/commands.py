@@ -14,7 +14,7 @@ from cluster.paths import DEFAULT_NAME, REPOSITORY, cluster_paths
 from cluster.plan import Plan
 from cluster.progress import Progress
 from cluster.tarimage import Image, write_image
-from diflow.tables import table
+from diflow.common.tables import table
 
 _ARGO_SECONDS = 300.0
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from diflow.errors import (
+    from diflow.common.errors import (
         ConflictError,
         DiflowError,
         InvalidError,
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
         UnauthorizedError,
         UnavailableError,
     )
-    from diflow.job import DIJob, Task, UnknownFieldWarning
+    from diflow.dijob.model import DIJob, Task, UnknownFieldWarning
 
 _HOME = {
-    "ConflictError": "diflow.errors",
-    "DIJob": "diflow.job",
-    "DiflowError": "diflow.errors",
-    "InvalidError": "diflow.errors",
-    "JobFailedError": "diflow.errors",
-    "NotFoundError": "diflow.errors",
-    "Task": "diflow.job",
-    "UnauthorizedError": "diflow.errors",
-    "UnavailableError": "diflow.errors",
-    "UnknownFieldWarning": "diflow.job",
+    "ConflictError": "diflow.common.errors",
+    "DIJob": "diflow.dijob.model",
+    "DiflowError": "diflow.common.errors",
+    "InvalidError": "diflow.common.errors",
+    "JobFailedError": "diflow.common.errors",
+    "NotFoundError": "diflow.common.errors",
+    "Task": "diflow.dijob.model",
+    "UnauthorizedError": "diflow.common.errors",
+    "UnavailableError": "diflow.common.errors",
+    "UnknownFieldWarning": "diflow.dijob.model",
 }
 
 __all__ = [

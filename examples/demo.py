@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from diflow import DiflowError, DIJob
-from diflow.jobs.prerequisites import check_ready, controller_version
+from diflow.jobs.checks.prerequisites import check_ready, controller_version
 from diflow.kube.api import Cluster
 from stage import (
     ARGO_VERSION,

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import DiflowError, DIJob
+from diflow.common.tables import table
 from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
-from diflow.state.parameters import JobState
-from diflow.tables import table
+from diflow.record.parameters import JobState
 from elastic.film import EVERY_SECONDS, Film, Frame, Recorder
 from elastic.picture import draw
 from fakestage import (

@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from diflow import DiflowError, keys
-from diflow.figures import shortened
+from diflow import DiflowError
+from diflow.common import keys
+from diflow.common.tables import table
+from diflow.common.words import shortened
 from diflow.jobs import delete, events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, NODE, WORKFLOW
-from diflow.tables import table
 from fakestage import SYSTEM, empty_nodes, fake_job, fake_pod, prepared, with_fake_nodes
 from hostile.attacks import ATTACKS, Attack, Tenant
 from stage import DemoError, Target, exit_code, say

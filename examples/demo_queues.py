@@ -24,7 +24,7 @@ from typing import Any
 from diflow.cli.main import code_of
 from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
-from diflow.state.parameters import JobState
+from diflow.record.parameters import JobState
 from elastic.film import EVERY_SECONDS, Film, Recorder
 from fakestage import SYSTEM, empty_nodes, end_work, prepared, set_in_allocator, with_fake_nodes
 from shares import cast, checks

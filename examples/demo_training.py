@@ -34,11 +34,11 @@ from typing import Any
 import yaml
 
 from diflow import DiflowError, DIJob
+from diflow.common.tables import table
 from diflow.jobs import events, lookup, submit
 from diflow.jobs.scale import scale
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, POD
-from diflow.tables import table
 from fakestage import SYSTEM, prepare, set_in_allocator
 from stage import ROOT, DemoError, Target, ask, cluster, exit_code, made_here, our_own, present, present_kubeconfig, say
 from training.film import Film, Recorder, jumps, read_history

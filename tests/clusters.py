@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import yaml
 
 from cluster import lifecycle
-from diflow.errors import DiflowError, NotFoundError, UnavailableError
+from diflow.common.errors import DiflowError, NotFoundError, UnavailableError
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube import kinds
 from diflow.kube.api import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diflow import keys
+from diflow.common import keys
 from diflow.jobs import v1alpha1
 from diflow.workflows import v1alpha1 as rendering
 from tests.builders import template

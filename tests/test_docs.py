@@ -11,8 +11,8 @@ import pytest
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
-from diflow import keys
 from diflow.cli.app import app
+from diflow.common import keys
 from diflow.kube.leader_election import WRITES_AS
 from diflow.version import __version__
 

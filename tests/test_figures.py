@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.figures import counted, numbers
+from diflow.common.words import counted, numbers
 
 
 @pytest.mark.parametrize(

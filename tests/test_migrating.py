@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow import DIJob, keys
+from diflow import DIJob
+from diflow.common import keys
 from diflow.workflows import render
 
 Json = dict[str, Any]

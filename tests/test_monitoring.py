@@ -22,13 +22,13 @@ from prometheus_client import CollectorRegistry
 
 from cluster import packages
 from cluster.errors import ClusterError
-from diflow.allocator.engine.telemetry import Telemetry as AllocatorTelemetry
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.run.telemetry import Telemetry as AllocatorTelemetry
 from diflow.controller.telemetry import Telemetry as ControllerTelemetry
-from diflow.job import Health
+from diflow.dijob.model import Health
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.telemetry import Telemetry as ServerTelemetry
 from tests.allocator import lab as allocator_lab

@@ -21,7 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from diflow.version import __version__
-from tests.allocator.simulator.test_simulator import profiles  # noqa: F401 - a fixture
+from tests.labs.simulator.test_simulator import profiles  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[1]
 JOB = str(ROOT / "examples" / "minimal" / "job.yaml")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from diflow import pages
-from diflow.errors import InvalidError
-from diflow.pages import CONNECTION_SECONDS, MOST_CONNECTIONS, serving
+from diflow.common.errors import InvalidError
+from diflow.daemon import probes
+from diflow.daemon.probes import CONNECTION_SECONDS, MOST_CONNECTIONS, serving
 from tests.allocator.faults import Time, eventually
 
 
@@ -22,7 +22,7 @@ def app(_: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
 
 
 @contextmanager
-def served() -> Iterator[tuple[int, pages._Server]]:
+def served() -> Iterator[tuple[int, probes._Server]]:
     with ExitStack() as stack:
         for tries_left in (4, 3, 2, 1, 0):
             with socket.socket() as probe:
@@ -34,7 +34,7 @@ def served() -> Iterator[tuple[int, pages._Server]]:
             except InvalidError:  # another test's process took the port meanwhile
                 if not tries_left:
                     raise
-        assert isinstance(server, pages._Server)
+        assert isinstance(server, probes._Server)
         yield port, server
 
 

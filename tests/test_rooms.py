@@ -13,12 +13,12 @@ _PATH = re.compile(r"`((?:allocator|cluster|diflow|docs|server|tests|workflows)/
 # Who may name the Workflow's parameters (keys.PARAM_...). The server writes and reads one of them, what a job reports,
 # with a patch of its own. The probe of the conformance checks changes parameters by hand, to see what Argo does then.
 _NAME_PARAMETERS = (
-    "diflow/state/",
+    "diflow/record/",
     "workflows/",
-    "server/api/reading.py",
-    "server/api/reporting.py",
-    "diflow/conformance/growth.py",
-    "diflow/conformance/rounds.py",
+    "diflow/server/api/reading.py",
+    "diflow/server/api/reporting.py",
+    "diflow/labs/conformance/growth.py",
+    "diflow/labs/conformance/rounds.py",
 )
 
 
@@ -39,7 +39,7 @@ def test_the_files_are_found() -> None:
 
 @pytest.mark.parametrize("name", [name for name in sources() if not name.startswith(_NAME_PARAMETERS)])
 def test_the_parameters_of_a_workflow_are_named_in_one_place(name: str) -> None:
-    assert "keys.PARAM_" not in (ROOT / name).read_text(), f"{name}: read and write them through diflow.state"
+    assert "keys.PARAM_" not in (ROOT / name).read_text(), f"{name}: read and write them through diflow.record"
 
 
 @pytest.mark.parametrize("name", [name for name in sources() if name.startswith("diflow/kube/")])

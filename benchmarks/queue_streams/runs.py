@@ -21,7 +21,7 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, RoleView, build
 from diflow.allocator.policies.fair.shares import deserved_by
-from diflow.errors import InvalidError
+from diflow.common.errors import InvalidError
 
 ROLE = "worker"
 IDLE_SECONDS = 1800.0

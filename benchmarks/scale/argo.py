@@ -24,10 +24,11 @@ from pathlib import Path
 from benchmarks import live, resizing
 from benchmarks.scale.common import PHASE, Json, controller_restarts, fake_nodes, fake_template, say
 from benchmarks.watching import Watch
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
+from diflow.common.tables import table
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.tables import table
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import VARIABLES, TestCluster, cluster, wait_until

@@ -17,7 +17,8 @@ from benchmarks import live
 from benchmarks.figures import Figure
 from benchmarks.scale.common import Json, allocator, controller_restarts, fake_nodes, fake_template, say
 from benchmarks.watching import Watch
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import render

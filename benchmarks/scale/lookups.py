@@ -17,7 +17,7 @@ from benchmarks import allocating, live
 from benchmarks.figures import Figure
 from benchmarks.scale.common import Json, fake_nodes, processes, say
 from cluster.diflowimage import reference
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, Kind
 from tests.clusters import TestCluster, wait_until

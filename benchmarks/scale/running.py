@@ -16,7 +16,7 @@ from benchmarks.allocating import Grown, quiet_argo
 from benchmarks.figures import Figure
 from benchmarks.scale.common import Json, allocator, kill_for, say
 from benchmarks.watching import Watch
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD, WORKFLOW
 from tests.clusters import wait_until

@@ -18,8 +18,9 @@ from benchmarks import allocating, live
 from benchmarks.figures import Figure
 from benchmarks.scale.common import PHASE, Json, allocator, fake_nodes, fake_template, say, server
 from benchmarks.watching import Watch
-from diflow import DIJob, Task, keys
-from diflow.errors import ConflictError, UnavailableError
+from diflow import DIJob, Task
+from diflow.common import keys
+from diflow.common.errors import ConflictError, UnavailableError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, POD, SERVICE, WORKFLOW
 from diflow.workflows import render

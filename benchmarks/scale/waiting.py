@@ -28,7 +28,8 @@ from benchmarks.scale.common import (
     server,
 )
 from benchmarks.watching import Watch
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import render

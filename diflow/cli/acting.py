@@ -46,7 +46,7 @@ def resume(
     from diflow.jobs import suspend  # noqa: PLC0415
 
     if job is None:
-        from diflow.allocator.engine import control_channel  # noqa: PLC0415
+        from diflow.allocator.run import control_channel  # noqa: PLC0415
 
         cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
         paused = control_channel.resume(cluster, namespace=namespace or control_channel.home(cluster)[0])
@@ -97,7 +97,7 @@ def delete(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Delete jobs with their pods."""
-    from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.common.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs.delete import delete, staying  # noqa: PLC0415
     from diflow.jobs.wait import wait_deleted  # noqa: PLC0415
 

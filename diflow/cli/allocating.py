@@ -13,11 +13,11 @@ from diflow.cli import options
 from diflow.cli.console import note, say, warn
 from diflow.cli.options import Context, Kubeconfig, Namespace, Output, OutputForm, Timeout, connect, needs, seconds
 from diflow.cli.submitting import NewName
-from diflow.figures import counted
+from diflow.common.words import counted
 
 if TYPE_CHECKING:
-    from diflow.allocator.engine.settings import AllocatorSettings
     from diflow.allocator.inspect.observer import Seen
+    from diflow.allocator.settings import AllocatorSettings
 
 # A Lease that is not renewed expires after 15 s; a running allocator reads its Lease every 3 s.
 _ONCE_SECONDS = 120.0
@@ -75,8 +75,8 @@ def run(
     another process has become the leader: restart it then.
     """
     needs("allocator")
-    from diflow.allocator.engine.process import serve  # noqa: PLC0415 (these take half a second to import)
-    from diflow.logs import configure_log  # noqa: PLC0415
+    from diflow.allocator.run.process import serve  # noqa: PLC0415 (these take half a second to import)
+    from diflow.daemon.logs import configure_log  # noqa: PLC0415
 
     settings = _settings(
         policy=policy, journal=str(journal) if journal else None, namespace=namespace, watched_namespace=watch_namespace
@@ -110,13 +110,13 @@ def once(
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     if dry_run:
         from diflow.allocator.inspect import observer  # noqa: PLC0415
-        from diflow.allocator.messages import plan_text  # noqa: PLC0415
+        from diflow.allocator.reasons import plan_text  # noqa: PLC0415
 
         shown, plan = observer.decide(observer.look(cluster, namespace=namespace), policy or "")
         text = plan_text.plan_text(shown.snapshot, plan, excluded=shown.excluded)
     else:
-        from diflow.allocator.engine import control_channel  # noqa: PLC0415
-        from diflow.allocator.engine.once import decide_once  # noqa: PLC0415
+        from diflow.allocator.run import control_channel  # noqa: PLC0415
+        from diflow.allocator.run.once import decide_once  # noqa: PLC0415
 
         settings = _settings(
             policy=policy,
@@ -130,8 +130,8 @@ def once(
 
 
 def _write(path: Path, text: str) -> None:
-    from diflow.allocator.engine.control_channel import clipped  # noqa: PLC0415
-    from diflow.errors import InvalidError  # noqa: PLC0415
+    from diflow.allocator.run.control_channel import clipped  # noqa: PLC0415
+    from diflow.common.errors import InvalidError  # noqa: PLC0415
 
     try:
         path.write_text(clipped(text), encoding="utf-8")
@@ -152,7 +152,7 @@ def pause(
     """
     import time  # noqa: PLC0415
 
-    from diflow.allocator.engine import control_channel  # noqa: PLC0415
+    from diflow.allocator.run import control_channel  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
     place = namespace or control_channel.home(cluster)[0]
@@ -206,7 +206,7 @@ def plan(
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=job.namespace if job else namespace)
     lists = begin(cluster)  # read while these are imported
     from diflow.allocator.inspect import observer  # noqa: PLC0415
-    from diflow.allocator.messages import plan_text  # noqa: PLC0415
+    from diflow.allocator.reasons import plan_text  # noqa: PLC0415
 
     seen = observer.look(cluster, lists=lists)
     _warn_of(seen)
@@ -243,7 +243,7 @@ def replay(
     The policy has the settings of this environment: set the same DIFLOW_POLICY_... as for the allocator that wrote it.
     """
     needs("allocator")
-    from diflow.allocator.engine.journal import compare  # noqa: PLC0415
+    from diflow.allocator.run.journal import compare  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
         raise typer.BadParameter("-o is json or yaml here")
@@ -256,7 +256,7 @@ def replay(
         _print_json(rows, output)
     elif rows:
         from diflow.cli.output import moment  # noqa: PLC0415
-        from diflow.tables import table  # noqa: PLC0415
+        from diflow.common.tables import table  # noqa: PLC0415
 
         say(table(("TIME", "JOB", "THEN", "NOW"), [(moment(r["time"]), r["job"], r["then"], r["now"]) for r in rows]))
     differ = counted(len(rows), "decision differs", plural="decisions differ")
@@ -275,7 +275,7 @@ def simulate(context: typer.Context) -> None:
     `diflow simulate --help` lists the options, `diflow simulate queue` and `diflow simulate explain` read a journal.
     """
     needs("allocator")
-    from diflow.allocator.simulator.cli import app  # noqa: PLC0415 (imports numpy)
+    from diflow.labs.simulator.cli import app  # noqa: PLC0415 (imports numpy)
 
     given = list(context.args)
     if given and given[0] in ("simulate", "queue", "explain"):
@@ -301,6 +301,6 @@ def _warn_of(seen: Seen) -> None:
 
 
 def _settings(**given: Any) -> AllocatorSettings:
-    from diflow.allocator.engine.settings import allocator_settings  # noqa: PLC0415
+    from diflow.allocator.settings import allocator_settings  # noqa: PLC0415
 
     return allocator_settings(**{name: value for name, value in given.items() if value is not None})

@@ -71,7 +71,7 @@ def _time(seconds: float) -> str:
 
 def _table(found: list[Listed], *, namespaces: bool) -> str:
     from diflow.cli.output import moment, printable  # noqa: PLC0415
-    from diflow.tables import table  # noqa: PLC0415
+    from diflow.common.tables import table  # noqa: PLC0415
 
     head = ["APPLICATION", "POOL", "JOBS", "REPLICAS", "RESTART", "MISS", "USED"]
     rows = []

@@ -100,7 +100,7 @@ def harmless(text: str) -> str:
 
 
 def rich_table(*, expand: bool = False) -> Table:
-    """A table of the live views, in the style of the plain ones (`diflow.tables`)."""
+    """A table of the live views, in the style of the plain ones (`diflow.common.tables`)."""
     from rich.table import Table  # noqa: PLC0415 (plain commands start without it)
 
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=expand)

@@ -36,7 +36,7 @@ def run(
     needs("controller")
     from diflow.controller.process import serve  # noqa: PLC0415 (these take half a second to import)
     from diflow.controller.settings import controller_settings  # noqa: PLC0415
-    from diflow.logs import configure_log  # noqa: PLC0415
+    from diflow.daemon.logs import configure_log  # noqa: PLC0415
 
     given = {"namespace": namespace, "watched_namespace": watch_namespace}
     settings = controller_settings(**{name: value for name, value in given.items() if value is not None})

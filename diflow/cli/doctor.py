@@ -13,11 +13,11 @@ import typer
 
 from diflow.cli.console import colours, note, paint, say
 from diflow.cli.options import Context, Kubeconfig, Namespace, connect
-from diflow.figures import counted
+from diflow.common.words import counted
 from diflow.version import __version__
 
 if TYPE_CHECKING:
-    from diflow.jobs.doctor import Finding
+    from diflow.jobs.checks.doctor import Finding
     from diflow.kube.api import Cluster
 
 
@@ -48,7 +48,7 @@ def doctor(
 
     Exits with 5 if something is missing. Each line says what to do.
     """
-    from diflow.jobs.doctor import examine  # noqa: PLC0415
+    from diflow.jobs.checks.doctor import examine  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     say(f"cluster {cluster.context or '(in-cluster)'} at {cluster.target.server}, namespace {cluster.namespace}")
@@ -84,11 +84,11 @@ def verdict(finding: Finding) -> str:
 
 
 def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:
-    from diflow.errors import DiflowError  # noqa: PLC0415
-    from diflow.jobs.doctor import Finding  # noqa: PLC0415
+    from diflow.common.errors import DiflowError  # noqa: PLC0415
+    from diflow.jobs.checks.doctor import Finding  # noqa: PLC0415
 
     try:
-        from diflow import conformance  # noqa: PLC0415 (only here, and only when it is asked for)
+        from diflow.labs import conformance  # noqa: PLC0415 (only here, and only when it is asked for)
     except ImportError:
         yield Finding("conformance probe", ok=True, detail="skipped, as this installation does not have it")
         return
@@ -121,8 +121,8 @@ def version(
     say(f"diflow {__version__} (Python {platform.python_version()})")
     if client:
         return
-    from diflow.errors import DiflowError  # noqa: PLC0415
-    from diflow.jobs import prerequisites  # noqa: PLC0415
+    from diflow.common.errors import DiflowError  # noqa: PLC0415
+    from diflow.jobs.checks import prerequisites  # noqa: PLC0415
 
     try:
         cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)

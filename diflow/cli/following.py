@@ -13,7 +13,7 @@ from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout,
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
-    from diflow.state.status import JobStatus
+    from diflow.record.status.status import JobStatus
 
 
 def watch(
@@ -38,7 +38,7 @@ def watch(
 def show(cluster: Cluster, name: str, *, limit: float | None = None) -> int:
     """Follow a job to its end, live on a terminal or line by line elsewhere. Returns the exit code."""
     if sys.stdout.isatty() and colours(sys.stdout):
-        from diflow.cli.live import show_live  # noqa: PLC0415 (rich takes a while to import)
+        from diflow.cli.views.live import show_live  # noqa: PLC0415 (rich takes a while to import)
 
         status = show_live(cluster, name, limit=limit)
     else:
@@ -53,11 +53,11 @@ def show(cluster: Cluster, name: str, *, limit: float | None = None) -> int:
 
 def _show_lines(cluster: Cluster, name: str, *, limit: float | None) -> JobStatus | None:
     from diflow.cli.output import utc_now  # noqa: PLC0415
-    from diflow.cli.replicas import rows  # noqa: PLC0415
+    from diflow.cli.views.replicas import rows  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
     from diflow.jobs.lookup import get  # noqa: PLC0415
-    from diflow.state.observe import observe  # noqa: PLC0415
-    from diflow.state.status import derive_seen, unknown  # noqa: PLC0415
+    from diflow.record.status.observe import observe  # noqa: PLC0415
+    from diflow.record.status.status import derive_seen, unknown  # noqa: PLC0415
 
     status: JobStatus | None = get(name, cluster=cluster).status
     said = ""
@@ -103,7 +103,7 @@ def wait(
     has ended since.
     """
     from diflow.jobs import wait  # noqa: PLC0415
-    from diflow.state.status import ENDED  # noqa: PLC0415
+    from diflow.record.status.status import ENDED  # noqa: PLC0415
 
     limit = seconds(timeout, option="--timeout")
     wanted = _wanted(until)
@@ -124,7 +124,7 @@ def wait(
 
 def _wanted(text: str) -> str:
     """The phase to wait for; "" means the end, "deleted" the deletion."""
-    from diflow.state.status import PHASES  # noqa: PLC0415
+    from diflow.record.status.status import PHASES  # noqa: PLC0415
 
     kind, _, phase = text.partition("=")
     if text in ("end", "ended"):

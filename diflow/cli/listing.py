@@ -19,7 +19,7 @@ from diflow.cli.options import (
     resolve,
     seconds,
 )
-from diflow.state import untrusted
+from diflow.record import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,8 +100,8 @@ def list_(
 
 
 def _print_ended(cluster: Cluster, past_seconds: float | None, output: Output | None, *, everywhere: bool) -> None:
-    from diflow.cli.jobs_table import ended_table  # noqa: PLC0415
     from diflow.cli.output import print_as, utc_now  # noqa: PLC0415
+    from diflow.cli.views.jobs_table import ended_table  # noqa: PLC0415
     from diflow.jobs.ended import list_ended  # noqa: PLC0415
 
     now = utc_now()
@@ -123,8 +123,8 @@ def _print_ended(cluster: Cluster, past_seconds: float | None, output: Output | 
 
 
 def _print(found: Sequence[Job], output: Output | None, *, single: bool, namespaces: bool = False) -> None:
-    from diflow.cli.jobs_table import jobs_table  # noqa: PLC0415
     from diflow.cli.output import manifest, print_as, utc_now  # noqa: PLC0415
+    from diflow.cli.views.jobs_table import jobs_table  # noqa: PLC0415
 
     def data() -> Any:
         items = [manifest(job) for job in found]
@@ -156,8 +156,8 @@ def describe(
 
     A text that is the same as the job's message is not repeated, and neither are equal events.
     """
-    from diflow.cli.description import description  # noqa: PLC0415
     from diflow.cli.output import utc_now  # noqa: PLC0415
+    from diflow.cli.views.description import description  # noqa: PLC0415
     from diflow.jobs import events, lookup, parts  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)

@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from diflow.cli.console import note, warn
-from diflow.documents import Document, jobs_among, only_job, read, read_file, read_text
-from diflow.errors import DiflowError, InvalidError
+from diflow.common.errors import DiflowError, InvalidError
+from diflow.dijob.manifests import Document, jobs_among, only_job, read, read_file, read_text
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob
+    from diflow.dijob.model import DIJob
 
 STDIN: Final = "-"
 _MOST_TOLD: Final = 10
@@ -46,7 +46,7 @@ class Source:
         Warnings about its manifest are written to stderr, or appended to `warned`. Raises InvalidError with file and
         line, also for an unknown field whose name is probably misspelt.
         """
-        from diflow.job import DIJob, UnknownFieldWarning  # noqa: PLC0415 (pydantic and Hera's models take a while)
+        from diflow.dijob.model import DIJob, UnknownFieldWarning  # noqa: PLC0415 (pydantic and Hera's models take a while)
 
         doubts = self.document.warnings() if self.document else []
         with warnings.catch_warnings(record=True) as caught:
@@ -204,7 +204,7 @@ def _file(source: str) -> tuple[Document, ...]:
 
 
 def _variable(module: str, name: str) -> DIJob:
-    from diflow.job import DIJob as kind  # noqa: N813, PLC0415 (pydantic and Hera's models take a while)
+    from diflow.dijob.model import DIJob as kind  # noqa: N813, PLC0415 (pydantic and Hera's models take a while)
 
     loaded = _module(module)
     if not hasattr(loaded, name):

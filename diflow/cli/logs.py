@@ -15,11 +15,11 @@ import typer
 
 from diflow.cli.console import colours, note, paint, turn_colour
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, connect, detaching, resolve, seconds
-from diflow.state.failures import MAIN
+from diflow.record.argo.failures import MAIN
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
-    from diflow.state.observe import Attempt, Observation
+    from diflow.record.status.observe import Attempt, Observation
 
 _RECONNECT_SECONDS: Final = 1.0
 _DRAIN_SECONDS: Final = 10.0
@@ -132,10 +132,10 @@ class Printer:
 
 def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     """Print the existing lines in chronological order."""
-    from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.common.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs import lookup  # noqa: PLC0415
-    from diflow.state.nodes import node_id_of  # noqa: PLC0415
-    from diflow.state.observe import observe  # noqa: PLC0415
+    from diflow.record.argo.nodes import node_id_of  # noqa: PLC0415
+    from diflow.record.status.observe import observe  # noqa: PLC0415
 
     job = lookup.get(name, cluster=cluster)
     seen = observe(job.workflow, job.pods)
@@ -168,7 +168,7 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
 def _read(
     cluster: Cluster, pod: dict[str, Any], replica: str, rank: int, wanted: Wanted
 ) -> Iterator[tuple[str, str, int, str]]:
-    from diflow.errors import DiflowError, NotFoundError  # noqa: PLC0415
+    from diflow.common.errors import DiflowError, NotFoundError  # noqa: PLC0415
 
     try:
         for line in cluster.logs(
@@ -205,7 +205,7 @@ def _ranks(seen: Observation) -> dict[tuple[str, int], int]:
 
 
 def _check_choice(seen: Observation, wanted: Wanted, chosen: list[tuple[Attempt, int]]) -> None:
-    from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.common.errors import NotFoundError  # noqa: PLC0415
 
     if wanted.task and wanted.task not in seen.tasks:
         raise NotFoundError(f"{seen.name} has no task {wanted.task}: it has {', '.join(seen.tasks)}")
@@ -245,11 +245,11 @@ def _say_which(replica: str, container: str) -> None:
 
 def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None = None) -> int:
     """Print the logs of all replicas until the job has ended. Returns 1 if it failed."""
-    from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.common.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
     from diflow.jobs.lookup import get  # noqa: PLC0415
-    from diflow.state.observe import observe  # noqa: PLC0415
-    from diflow.state.status import derive_seen  # noqa: PLC0415
+    from diflow.record.status.observe import observe  # noqa: PLC0415
+    from diflow.record.status.status import derive_seen  # noqa: PLC0415
 
     get(name, cluster=cluster)
     readers = _Readers(cluster, wanted)
@@ -286,7 +286,7 @@ class _Readers:
 
     def read(self, seen: Observation, pods: Sequence[dict[str, Any]]) -> None:
         """Start to read the pods that are new."""
-        from diflow.state.nodes import node_id_of  # noqa: PLC0415
+        from diflow.record.argo.nodes import node_id_of  # noqa: PLC0415
 
         is_first = self._passed is None
         if self._passed is None:
@@ -345,7 +345,7 @@ def _follow_pod(
     fresh: bool,
 ) -> None:
     """Print the lines of one pod until it ends. After a lost connection it continues at the last printed line."""
-    from diflow.errors import DiflowError, NotFoundError, UnauthorizedError, UnavailableError  # noqa: PLC0415
+    from diflow.common.errors import DiflowError, NotFoundError, UnauthorizedError, UnavailableError  # noqa: PLC0415
 
     last = ""
     same: set[str] = set()  # lines with the time of the last one, which a new connection repeats

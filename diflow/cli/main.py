@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from diflow.cli.console import PLAIN, complain, note, plain
-from diflow.errors import DiflowError
+from diflow.common.errors import DiflowError
 
 TIMED_OUT = 124  # as timeout(1) has it
 _COLLECT_AFTER_OBJECTS = 200_000

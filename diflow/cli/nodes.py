@@ -46,9 +46,9 @@ def nodes(
 
 def _table(found: list[Seen], *, wide: bool) -> str:
     from diflow.cli.output import printable  # noqa: PLC0415
-    from diflow.figures import shortened  # noqa: PLC0415
+    from diflow.common.tables import table  # noqa: PLC0415
+    from diflow.common.words import shortened  # noqa: PLC0415
     from diflow.jobs.nodes import MOST_REASONS  # noqa: PLC0415
-    from diflow.tables import table  # noqa: PLC0415
 
     rows = []
     for one in found:

@@ -79,7 +79,7 @@ def metrics_port(variable: str) -> Any:
 
 def connect(*, kubeconfig: str | None, context: str | None, namespace: str | None) -> Cluster:
     """The cluster that the options name."""
-    from diflow.jobs import connecting  # noqa: PLC0415 (takes 0.4 s to import)
+    from diflow.jobs.checks import connecting  # noqa: PLC0415 (takes 0.4 s to import)
 
     return connecting.connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
 
@@ -88,7 +88,7 @@ def needs(extra: Literal["allocator", "controller", "server"]) -> None:
     """Raise UnavailableError if diflow was installed without the dependencies of this extra."""
     from importlib.util import find_spec  # noqa: PLC0415
 
-    from diflow.errors import UnavailableError  # noqa: PLC0415
+    from diflow.common.errors import UnavailableError  # noqa: PLC0415
 
     missing = [name for name in _PACKAGES[extra] if find_spec(name) is None]
     if missing:
@@ -99,7 +99,7 @@ def needs(extra: Literal["allocator", "controller", "server"]) -> None:
 
 def resolve(job: str, cluster: Cluster) -> str:
     """The job's name, where `@latest` is the newest job. Raises InvalidError for an empty name."""
-    from diflow.errors import InvalidError  # noqa: PLC0415
+    from diflow.common.errors import InvalidError  # noqa: PLC0415
     from diflow.jobs.lookup import LATEST, latest  # noqa: PLC0415
 
     if not job.strip():

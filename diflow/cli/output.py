@@ -1,4 +1,4 @@
-"""Output formats: times, phases, JSON and YAML. Tables are in `diflow.tables`."""
+"""Output formats: times, phases, JSON and YAML. Tables are in `diflow.common.tables`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from diflow import keys
 from diflow.cli.console import colours, encodes, paint, phase_colour, say
 from diflow.cli.options import Output
+from diflow.common import keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,7 +80,7 @@ def print_data(data: Any, *, form: str) -> None:
         text = json.dumps(data, indent=2, ensure_ascii=False)
         sys.stdout.write(f"{text if encodes(sys.stdout, text) else json.dumps(data, indent=2)}\n")
         return
-    from diflow.yamltext import dump_yaml  # noqa: PLC0415 (YAML takes a while to import)
+    from diflow.dijob.yamltext import dump_yaml  # noqa: PLC0415 (YAML takes a while to import)
 
     text = dump_yaml(data)
     sys.stdout.write(text if encodes(sys.stdout, text) else dump_yaml(data, ascii_only=True))

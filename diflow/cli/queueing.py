@@ -88,8 +88,8 @@ def _queue_data(
 
 
 def _queue_table(queues: list[QueueRow]) -> str:
-    from diflow.cli.amounts import amounts, shown  # noqa: PLC0415
-    from diflow.tables import table  # noqa: PLC0415
+    from diflow.cli.views.resources import amounts, shown  # noqa: PLC0415
+    from diflow.common.tables import table  # noqa: PLC0415
 
     every: dict[str, float] = {}
     for row in queues:
@@ -117,8 +117,8 @@ def _queue_table(queues: list[QueueRow]) -> str:
 
 
 def _waiting_table(waiting: list[tuple[int, JobRow]], *, wide: bool, now: float) -> str:
-    from diflow.durations import span  # noqa: PLC0415
-    from diflow.tables import table  # noqa: PLC0415
+    from diflow.common.durations import span  # noqa: PLC0415
+    from diflow.common.tables import table  # noqa: PLC0415
 
     head = ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
     lines = []
@@ -162,11 +162,11 @@ def top(
     seen = look(cluster, lists=lists)
     if output is not None:
         from diflow.cli.output import print_data  # noqa: PLC0415
-        from diflow.cli.topview import data  # noqa: PLC0415
+        from diflow.cli.views.topview import data  # noqa: PLC0415
 
         print_data(data(seen, namespace=namespace), form=output.value)
         return
-    from diflow.cli.topview import print_once, show_live  # noqa: PLC0415
+    from diflow.cli.views.topview import print_once, show_live  # noqa: PLC0415
 
     if once or not sys.stdout.isatty():
         print_once(seen, namespace=namespace)

@@ -8,7 +8,7 @@ import typer
 
 from diflow.cli.console import note, say, warn
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout, connect, detaching, resolve, seconds
-from diflow.figures import counted
+from diflow.common.words import counted
 
 if TYPE_CHECKING:
     from diflow.jobs.follow import FollowedJob
@@ -68,7 +68,7 @@ def scale(
 def _say_who_acts(cluster: Cluster) -> None:
     import time  # noqa: PLC0415
 
-    from diflow.allocator.engine.control_channel import read_status  # noqa: PLC0415
+    from diflow.allocator.run.control_channel import read_status  # noqa: PLC0415
 
     seen = read_status(cluster, now=time.time())
     if seen.paused:
@@ -78,7 +78,7 @@ def _say_who_acts(cluster: Cluster) -> None:
 
 
 def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> None:
-    from diflow.errors import ConflictError, NotFoundError  # noqa: PLC0415
+    from diflow.common.errors import ConflictError, NotFoundError  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
 
     reported = ""
@@ -100,8 +100,8 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
 
 def _missing(snapshot: FollowedJob, asked: Scaled) -> tuple[str, int]:
     """What is not as requested yet, or "", and how many replicas are granted."""
-    from diflow.state.observe import observe  # noqa: PLC0415
-    from diflow.state.status import derive_seen  # noqa: PLC0415
+    from diflow.record.status.observe import observe  # noqa: PLC0415
+    from diflow.record.status.status import derive_seen  # noqa: PLC0415
 
     workflow = snapshot.workflow or {}
     seen = observe(workflow, snapshot.pods)

@@ -42,8 +42,8 @@ def run(
     Everything else is set by the environment variables DIFLOW_SERVER_....
     """
     needs("server")
-    from diflow.jobs.connecting import REMEDIES  # noqa: PLC0415 (these take half a second to import)
-    from diflow.logs import configure_log  # noqa: PLC0415
+    from diflow.daemon.logs import configure_log  # noqa: PLC0415
+    from diflow.jobs.checks.connecting import REMEDIES  # noqa: PLC0415 (these take half a second to import)
     from diflow.server import service  # noqa: PLC0415
     from diflow.server.settings import server_settings  # noqa: PLC0415
     from diflow.server.telemetry import CountedCluster  # noqa: PLC0415

@@ -13,7 +13,7 @@ from diflow.cli.options import Context, Kubeconfig, Namespace, Timeout, connect,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from diflow.job import DIJob
+    from diflow.dijob.model import DIJob
     from diflow.kube.api import Cluster
 
 Source = Annotated[
@@ -87,7 +87,7 @@ def submit(
     if dry_run is DryRun.CLIENT:
         shown(wanted)
         return 0
-    from diflow.jobs import unproven  # noqa: PLC0415
+    from diflow.jobs.checks import unproven  # noqa: PLC0415
 
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
@@ -178,7 +178,7 @@ def lint(
     from diflow.cli.console import complain  # noqa: PLC0415
     from diflow.cli.loading import check_names, tell_left  # noqa: PLC0415
     from diflow.cli.loading import sources as find  # noqa: PLC0415
-    from diflow.errors import InvalidError  # noqa: PLC0415
+    from diflow.common.errors import InvalidError  # noqa: PLC0415
     from diflow.workflows import render as render_workflow  # noqa: PLC0415
 
     def wrong(source: str, error: InvalidError) -> None:
@@ -253,8 +253,8 @@ def _print_workflows(jobs: Sequence[DIJob]) -> None:
 
     text = "---\n".join([to_yaml(job) for job in jobs])
     if not encodes(sys.stdout, text):
+        from diflow.dijob.yamltext import dump_yaml  # noqa: PLC0415
         from diflow.workflows import render as render_workflow  # noqa: PLC0415
-        from diflow.yamltext import dump_yaml  # noqa: PLC0415
 
         text = "---\n".join([dump_yaml(render_workflow(job), ascii_only=True) for job in jobs])
     sys.stdout.write(text)

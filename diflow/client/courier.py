@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow.client.wire import GoneError, Wire
-from diflow.errors import DiflowError, UnauthorizedError, UnavailableError
+from diflow.common.errors import DiflowError, UnauthorizedError, UnavailableError
 
 log = logging.getLogger("diflow.client")
 

@@ -21,7 +21,7 @@ from diflow.client.readings import Readings
 from diflow.client.shards import Shards
 from diflow.client.stop import Stop
 from diflow.client.wire import Wire
-from diflow.errors import InvalidError, UnavailableError
+from diflow.common.errors import InvalidError, UnavailableError
 from diflow.shards.dataset import Dataset
 
 log = logging.getLogger("diflow.client")

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from diflow.client.place import Place
 from diflow.client.wire import Wire
-from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
+from diflow.common.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
 from diflow.shards.dataset import Dataset, Span, is_name
 
 log = logging.getLogger("diflow.client")

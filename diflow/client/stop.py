@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from diflow.errors import InvalidError
+from diflow.common.errors import InvalidError
 
 log = logging.getLogger("diflow.client")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow.client.place import Place
-from diflow.errors import (
+from diflow.common.errors import (
     ConflictError,
     DiflowError,
     InvalidError,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from diflow import keys
+from diflow.common import keys
 from diflow.controller.objects import DIJobRead, read
 from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
@@ -22,8 +22,8 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Json, Key, Reflector, drop
 from diflow.kube.reflectors import Reflectors
-from diflow.state import chain, untrusted
-from diflow.state.nodes import owner_of
+from diflow.record import chain, untrusted
+from diflow.record.argo.nodes import owner_of
 
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
 STEPS: Final = f"{keys.STEP}=true"

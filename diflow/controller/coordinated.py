@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from diflow.common.durations import timestamp
 from diflow.controller import modules as pods_of_modules
 from diflow.controller.objects import DIJobRead
 from diflow.controller.workqueue import Key
 from diflow.controller.writes import Writer
-from diflow.durations import timestamp
-from diflow.state import modules, untrusted
+from diflow.record import modules, untrusted
 
 Json = dict[str, Any]
 

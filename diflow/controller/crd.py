@@ -1,6 +1,6 @@
 """The CustomResourceDefinition of DIJobs, generated from the models that `diflow submit` uses.
 
-The schema of a pod template is that of `diflow.spec.podtemplate`, so the API server keeps the fields that diflow knows
+The schema of a pod template is that of `diflow.dijob.rules.podtemplate`, so the API server keeps the fields that diflow knows
 and drops the others. Rules in CEL refuse what can never run. Rules have cost limits, which the API server computes from
 the largest sizes that the schema allows: the arrays and texts that a rule reads are bounded.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from diflow import bounds, failurepolicy, keys
+from diflow.common import keys, limits
+from diflow.common.names import TASK_PATTERN
 from diflow.controller import crd_v1alpha1, schemas
 from diflow.controller.schemas import (
     ANYTHING,
@@ -23,10 +24,10 @@ from diflow.controller.schemas import (
     rule,
 )
 from diflow.controller.statuses import ADVICE
-from diflow.job import DIJob, Health, NodeCheck, Task
-from diflow.names import TASK_PATTERN
-from diflow.spec import ditask
-from diflow.state.status import HEALTHY
+from diflow.dijob import failurepolicy
+from diflow.dijob.model import DIJob, Health, NodeCheck, Task
+from diflow.dijob.rules import ditask
+from diflow.record.status.status import HEALTHY
 
 PLURAL: Final = "dijobs"
 
@@ -215,8 +216,8 @@ def _spec() -> Json:
                 "minReplicas must be at most maxReplicas",
             ),
             rule(
-                f"!has(self.tasks) || self.tasks.map(t, {_MOST_REPLICAS}).sum() <= {bounds.MOST_REPLICAS}",
-                f"the job has too many replicas: at most {bounds.MOST_REPLICAS:,} are allowed in all",
+                f"!has(self.tasks) || self.tasks.map(t, {_MOST_REPLICAS}).sum() <= {limits.MOST_REPLICAS}",
+                f"the job has too many replicas: at most {limits.MOST_REPLICAS:,} are allowed in all",
             ),
         ],
     }
@@ -236,7 +237,7 @@ def _health(fields: Json) -> Json:
         f"By default {of.action}.",
         "maxRestarts": f"The most restarts of the job for this reason. By default {of.max_restarts}.",
     }
-    least = bounds.LEAST_HEALTH_SECONDS
+    least = limits.LEAST_HEALTH_SECONDS
     properties = {name: described(schema, texts[name]) for name, schema in fields["properties"].items()}
     for name, schema in properties.items():
         if name.endswith("Seconds"):
@@ -328,7 +329,7 @@ def _failure_policy() -> Json:
 
 def _one_template() -> Json:
     """The fields of jobs of DI-orchestrator v1.0, which have one template."""
-    count = {"type": "integer", "format": "int32", "minimum": 0, "maximum": bounds.MOST_REPLICAS}
+    count = {"type": "integer", "format": "int32", "minimum": 0, "maximum": limits.MOST_REPLICAS}
     engine = {
         "topology": {
             "type": "string",
@@ -339,7 +340,7 @@ def _one_template() -> Json:
             "type": "integer",
             "format": "int32",
             "minimum": 1,
-            "maximum": bounds.MOST_PARALLEL_WORKERS,
+            "maximum": limits.MOST_PARALLEL_WORKERS,
             "description": "The processes of each replica.",
         },
     }
@@ -357,12 +358,12 @@ def _one_template() -> Json:
 
 def _tasks() -> Json:
     fields = own(Task)
-    count = {"type": "integer", "format": "int32", "minimum": 1, "maximum": bounds.MOST_REPLICAS}
+    count = {"type": "integer", "format": "int32", "minimum": 1, "maximum": limits.MOST_REPLICAS}
     return {
         "type": "array",
         "description": "The kinds of replicas of the job, each with a pod template.",
         "minItems": 1,
-        "maxItems": bounds.MOST_TASKS,
+        "maxItems": limits.MOST_TASKS,
         "x-kubernetes-list-type": "atomic",
         "items": {
             "type": "object",
@@ -385,7 +386,7 @@ def _tasks() -> Json:
                 "maxMemory": {
                     "type": "string",
                     "minLength": 1,
-                    "maxLength": bounds.LONGEST_QUANTITY,
+                    "maxLength": limits.LONGEST_QUANTITY,
                     "description": "The most memory that a replica may get after it ran out of it (failurePolicy).",
                 },
                 "template": described(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from diflow import keys
+from diflow.common import keys
 from diflow.controller import schemas
 from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, fixed, pod_template, rule
 from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG, LONGEST_NAME
-from diflow.state.modules import COLLECTOR, COORDINATOR, LEARNER
+from diflow.record.modules import COLLECTOR, COORDINATOR, LEARNER
 
 MODULES: Final = (COORDINATOR, COLLECTOR, LEARNER)
 _LONGEST: Final = 253

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from diflow.common.errors import LostLeadershipError
 from diflow.controller.caches import Caches
 from diflow.controller.reconcile import Next, Reconciler
 from diflow.controller.settings import ControllerSettings
 from diflow.controller.workqueue import WorkQueue
-from diflow.errors import LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.leader_election import Elector
 

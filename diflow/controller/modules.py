@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from diflow import keys
-from diflow.state import endedpods, modules, nodenames, nodes, untrusted
-from diflow.state.modules import Modules
-from diflow.state.nodenames import NodeName
+from diflow.common import keys
+from diflow.record import modules, untrusted
+from diflow.record.argo import ended_pods, node_names, nodes
+from diflow.record.argo.node_names import NodeName
+from diflow.record.modules import Modules
 
 Json = dict[str, Any]
 
@@ -83,7 +84,7 @@ def failed(pod: Json, *, now: str) -> Json:
     """The patch of the status by which a pod ends that has not started. Argo waits until the containers of a pod that
     is bound to a node have terminated; and the executor of any pod, if an earlier one of its name did not report."""
     statuses = untrusted.mappings(untrusted.sub(pod, "status").get("containerStatuses"))
-    return endedpods.failed(
+    return ended_pods.failed(
         _WHY,
         is_bound=bool(untrusted.sub(pod, "spec").get("nodeName")),
         containers=[(one.get("name"), one.get("image", "")) for one in statuses],
@@ -100,5 +101,5 @@ def _node_name(pod: Json) -> str:
 
 
 def _place(job: str, pod: Json) -> NodeName | None:
-    found = nodenames.parse(job, _node_name(pod))
+    found = node_names.parse(job, _node_name(pod))
     return found if found is not None and found.is_pod else None

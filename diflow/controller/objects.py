@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from diflow import keys
-from diflow.bounds import MOST_MANIFEST_BYTES, MOST_METADATA_BYTES, MOST_REPLICAS, MOST_TASKS
-from diflow.errors import InvalidError
-from diflow.job import DIJob
+from diflow.common import keys
+from diflow.common.errors import InvalidError
+from diflow.common.limits import MOST_MANIFEST_BYTES, MOST_METADATA_BYTES, MOST_REPLICAS, MOST_TASKS
+from diflow.dijob.model import DIJob
+from diflow.dijob.rules import generations
 from diflow.jobs import dijobs, v1alpha1
-from diflow.spec import generations
-from diflow.state import untrusted
-from diflow.state.patches import canonical_json
-from diflow.state.status import ENDED
+from diflow.record import untrusted
+from diflow.record.patches import canonical_json
+from diflow.record.status.status import ENDED
 
 Json = dict[str, Any]
 

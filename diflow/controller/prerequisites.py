@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from diflow.errors import DiflowError, NotFoundError, UnavailableError
-from diflow.jobs import prerequisites
+from diflow.common.errors import DiflowError, NotFoundError, UnavailableError
+from diflow.jobs.checks import prerequisites
 from diflow.kube.api import Cluster
 
 _KEEP_SECONDS: Final = 10.0

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from diflow import keys, pages
+from diflow.common import keys
 from diflow.controller.daemon import Controller
 from diflow.controller.telemetry import Telemetry
+from diflow.daemon import probes
+from diflow.daemon.process import Tenure
+from diflow.dijob.settings import render_settings
 from diflow.kube.leader_election import Elector
-from diflow.settings import render_settings
-from diflow.tenure import Tenure
 from diflow.version import __version__
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def serve(cluster: Cluster, settings: ControllerSettings, *, metrics_port: int) 
     telemetry = Telemetry()
     controller = Controller(cluster, settings, elector, on_look=telemetry.look)
     telemetry.watch(controller)
-    with pages.serving(metrics_port, telemetry.app()) if metrics_port else nullcontext():
+    with probes.serving(metrics_port, telemetry.app()) if metrics_port else nullcontext():
         tenure.watch(telemetry, elector.abandon)
         return tenure.serve(
             partial(lead, controller),

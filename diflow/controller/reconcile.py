@@ -19,17 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from diflow import keys
-from diflow.controller import requests, statuses
-from diflow.controller.caches import Caches, StepPod
-from diflow.controller.coordinated import Coordinated
-from diflow.controller.objects import DIJobRead
-from diflow.controller.prerequisites import Prerequisites
-from diflow.controller.settings import ControllerSettings
-from diflow.controller.workqueue import Key
-from diflow.controller.writes import Writer
-from diflow.durations import backoff, timestamp
-from diflow.errors import (
+from diflow.common import keys
+from diflow.common.durations import backoff, timestamp
+from diflow.common.errors import (
     ConflictError,
     DiflowError,
     InvalidError,
@@ -38,16 +30,25 @@ from diflow.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from diflow.controller import requests, statuses
+from diflow.controller.caches import Caches, StepPod
+from diflow.controller.coordinated import Coordinated
+from diflow.controller.objects import DIJobRead
+from diflow.controller.prerequisites import Prerequisites
+from diflow.controller.settings import ControllerSettings
+from diflow.controller.workqueue import Key
+from diflow.controller.writes import Writer
 from diflow.jobs import dijobs, earlier_pods, submit, v1alpha1
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.state import modules, status, untrusted
-from diflow.state.parameters import STOPS
+from diflow.record import modules, untrusted
+from diflow.record.parameters import STOPS
+from diflow.record.status import status
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob
+    from diflow.dijob.model import DIJob
 
 Json = dict[str, Any]
 

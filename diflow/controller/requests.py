@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diflow import keys
-from diflow.bounds import MOST_REPLICAS, MOST_TASKS
+from diflow.common import keys
+from diflow.common.errors import ConflictError, InvalidError, NotFoundError
+from diflow.common.limits import MOST_REPLICAS, MOST_TASKS
 from diflow.controller.objects import Counts, DIJobRead, counts, is_counts
-from diflow.errors import ConflictError, InvalidError, NotFoundError
-from diflow.job import same_part
+from diflow.dijob.model import same_part
 from diflow.jobs.replica_ranges import asked, check_size, elastic, with_bounds, with_number
 from diflow.jobs.scale_requests import CurrentRequests, current_requests
-from diflow.state import untrusted
-from diflow.state.notes import Notes
-from diflow.state.parameters import JobState, manifest
-from diflow.state.patches import canonical_json
+from diflow.record import untrusted
+from diflow.record.notes import Notes
+from diflow.record.parameters import JobState, manifest
+from diflow.record.patches import canonical_json
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """Parts of the schemas of the CustomResourceDefinitions, generated from the models that `diflow submit` uses.
 
-The schema of a pod template is that of `diflow.spec.podtemplate`, so the API server keeps the fields that diflow knows
+The schema of a pod template is that of `diflow.dijob.rules.podtemplate`, so the API server keeps the fields that diflow knows
 and drops the others.
 """
 
@@ -10,10 +10,10 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Final
 
-from diflow import keys
-from diflow.job import DIJob, Task
-from diflow.spec.podtypes import PodTemplate
-from diflow.state.status import PHASES
+from diflow.common import keys
+from diflow.dijob.model import DIJob, Task
+from diflow.dijob.rules.podtypes import PodTemplate
+from diflow.record.status.status import PHASES
 
 Json = dict[str, Any]
 

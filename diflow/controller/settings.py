@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from diflow import keys
-from diflow.environment import from_environment
+from diflow.common import keys
+from diflow.daemon.environment import from_environment
 
 
 class ControllerSettings(BaseSettings):

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from diflow.bounds import LEAST_TTL_SECONDS, MOST_TTL_SECONDS
+from diflow.common.durations import timestamp
+from diflow.common.errors import InvalidError
+from diflow.common.limits import LEAST_TTL_SECONDS, MOST_TTL_SECONDS
+from diflow.common.words import shortened
 from diflow.controller.objects import DIJobRead
-from diflow.durations import timestamp
-from diflow.errors import InvalidError
-from diflow.figures import shortened
-from diflow.state import untrusted
-from diflow.state.modules import ADDED, Modules
-from diflow.state.status import HEALTHY, PHASES, JobStatus
+from diflow.record import untrusted
+from diflow.record.modules import ADDED, Modules
+from diflow.record.status.status import HEALTHY, PHASES, JobStatus
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollec
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from diflow import pages
+from diflow.daemon import probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,9 +75,9 @@ class Telemetry:
         trouble = elector.trouble or trouble
         return not trouble, trouble or f"standing by; {elector.holder or 'nobody'} leads"
 
-    def app(self) -> pages.App:
+    def app(self) -> probes.App:
         """The WSGI application that serves all three pages."""
-        return pages.probes(make_wsgi_app(self.registry), health=self.health, readiness=self.readiness)
+        return probes.probes(make_wsgi_app(self.registry), health=self.health, readiness=self.readiness)
 
 
 class _Writes(Collector):

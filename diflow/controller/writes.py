@@ -13,20 +13,20 @@ from typing import Any, Final
 
 import structlog
 
-from diflow import keys
+from diflow.common import keys
+from diflow.common.durations import timestamp
+from diflow.common.errors import DiflowError, InvalidError, LostLeadershipError, NotFoundError
 from diflow.controller import statuses
 from diflow.controller.caches import Caches
 from diflow.controller.objects import DIJobRead
 from diflow.controller.workqueue import Key
-from diflow.durations import timestamp
-from diflow.errors import DiflowError, InvalidError, LostLeadershipError, NotFoundError
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.events import event
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.state.patches import canonical_json
-from diflow.state.status import ENDED
+from diflow.record.patches import canonical_json
+from diflow.record.status.status import ENDED
 
 Json = dict[str, Any]
 

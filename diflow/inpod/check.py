@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from diflow.client.place import Place, find
 from diflow.client.wire import GoneError, Wire
-from diflow.errors import DiflowError, InvalidError, NotFoundError, UnauthorizedError
+from diflow.common.errors import DiflowError, InvalidError, NotFoundError, UnauthorizedError
 from diflow.inpod import accelerator, measures
 from diflow.inpod.measures import Outcome
 from diflow.inpod.meetings import PORT, Meetings
-from diflow.state.nodecheck import LONGEST_FAILURE, MOST_PEERS
+from diflow.record.nodecheck import LONGEST_FAILURE, MOST_PEERS
 
 DEFAULT_SECONDS: Final = 120.0
 _LONGEST_SECONDS: Final = 3600.0

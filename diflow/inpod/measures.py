@@ -34,7 +34,7 @@ class NodeError(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """Seconds by figure (`diflow.state.nodecheck.FIGURES`), and what has failed ("")."""
+    """Seconds by figure (`diflow.record.nodecheck.FIGURES`), and what has failed ("")."""
 
     figures: dict[str, float] = field(default_factory=dict)
     failed: str = ""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from diflow.state.nodecheck import MOST_PEERS
+from diflow.record.nodecheck import MOST_PEERS
 
 PORT: Final = 29511
 MESSAGES: Final = 20

@@ -20,12 +20,12 @@ from typing import Any, Final
 
 from diflow.client.place import Place, find
 from diflow.client.wire import GoneError, Wire
-from diflow.errors import DiflowError
+from diflow.common.errors import DiflowError
 from diflow.inpod import checkpoints, usage
 from diflow.inpod.checkpoints import CheckpointError
 from diflow.inpod.files import head
 from diflow.inpod.usage import Usage
-from diflow.state import untrusted
+from diflow.record import untrusted
 
 EXIT_CODE: Final = Path("/var/run/argo/ctr/main/exitcode")
 """Argo's executor in the work's container writes the exit code of the work here, in a volume of all containers."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from diflow import keys
-from diflow.errors import ConflictError, NotFoundError
+from diflow.common import keys
+from diflow.common.errors import ConflictError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP
-from diflow.state import applications, untrusted
-from diflow.state.applications import Application
+from diflow.record import untrusted
+from diflow.record.namespace import applications
+from diflow.record.namespace.applications import Application
 
 _TRIES: Final = 5
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from diflow.errors import ConflictError
+from diflow.common.errors import ConflictError
 from diflow.jobs import lookup
-from diflow.jobs.connecting import connect
+from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW, Kind
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from diflow.errors import NotFoundError
+from diflow.common.errors import NotFoundError
 from diflow.jobs import dijobs, parts
-from diflow.jobs.connecting import connect
+from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.state import chain, status
+from diflow.record import chain
+from diflow.record.status import status
 
 
 def staying(name: str, *, cluster: Cluster) -> str:

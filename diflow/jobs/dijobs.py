@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow import keys, names
-from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
-from diflow.jobs.connecting import connect
+from diflow.common import keys, names
+from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW, Kind
 from diflow.kube.refusals import UnknownKindError
-from diflow.state import chain, untrusted
-from diflow.state.patches import canonical_json
-from diflow.state.status import PHASES, Condition, JobStatus
+from diflow.record import chain, untrusted
+from diflow.record.patches import canonical_json
+from diflow.record.status.status import PHASES, Condition, JobStatus
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob
+    from diflow.dijob.model import DIJob
 
 Json = dict[str, Any]
 
@@ -28,7 +28,7 @@ _VERSION: Final = keys.API_VERSION.rpartition("/")[2]
 DIJOB: Final = Kind(keys.KIND, keys.API_GROUP, _VERSION, "dijobs")
 _OF_OTHERS: Final = frozenset(("kubectl.kubernetes.io/last-applied-configuration", keys.WAITED_BY))
 """Annotations of DIJob objects by kubectl and by diflow. Which of diflow's names are for users, is known to
-`diflow.spec.podtemplate`."""
+`diflow.dijob.rules.podtemplate`."""
 _LONGEST_MESSAGE: Final = 4096
 _MOST_CONDITIONS: Final = 32
 
@@ -95,8 +95,8 @@ def job_of(obj: Mapping[str, Any]) -> DIJob:
 def read(obj: Mapping[str, Any]) -> tuple[DIJob, tuple[str, ...]]:
     """As `job_of`, with the paths of the unknown fields that were dropped."""
     # A list of jobs needs no models, which take a while to import.
-    from diflow.job import DIJob, unknown_fields  # noqa: PLC0415
-    from diflow.spec.metadata import check_annotations, check_labels  # noqa: PLC0415
+    from diflow.dijob.model import DIJob, unknown_fields  # noqa: PLC0415
+    from diflow.dijob.rules.metadata import check_annotations, check_labels  # noqa: PLC0415
 
     metadata = untrusted.sub(obj, "metadata")
     kept = {name: untrusted.string(metadata.get(name)) for name in ("name", "namespace")}
@@ -126,9 +126,9 @@ def from_cluster(name: str, *, namespace: str | None = None, cluster: Cluster | 
 
     Raises NotFoundError, and InvalidError if it cannot be read.
     """
-    from diflow.job import read_annotation  # noqa: PLC0415
+    from diflow.dijob.model import read_annotation  # noqa: PLC0415
     from diflow.jobs import lookup  # noqa: PLC0415 (it imports this module)
-    from diflow.state.parameters import JobState  # noqa: PLC0415
+    from diflow.record.parameters import JobState  # noqa: PLC0415
 
     cluster = cluster or connect()
     found = find(cluster, name, namespace=namespace)
@@ -260,7 +260,7 @@ def _count(value: Any) -> int:
 
 
 def _allowed(given: Mapping[str, Any], check: Any, *, path: str) -> dict[str, str]:
-    from diflow.spec.metadata import is_of_diflow  # noqa: PLC0415
+    from diflow.dijob.rules.metadata import is_of_diflow  # noqa: PLC0415
 
     out: dict[str, str] = {}
     for key, value in given.items():

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow.errors import ConflictError, UnauthorizedError
+from diflow.common.errors import ConflictError, UnauthorizedError
 from diflow.jobs.follow import selector
 from diflow.kube.kinds import POD
-from diflow.state import untrusted
+from diflow.record import untrusted
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster

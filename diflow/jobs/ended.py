@@ -6,14 +6,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from diflow import keys
-from diflow.errors import UnauthorizedError
+from diflow.common import keys
+from diflow.common.errors import UnauthorizedError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
-from diflow.state import chain, ended, untrusted
+from diflow.record import chain, untrusted
+from diflow.record.namespace import ended
 
 if TYPE_CHECKING:
-    from diflow.state.ended import EndedJob
+    from diflow.record.namespace.ended import EndedJob
 
 
 @dataclass(frozen=True, slots=True)

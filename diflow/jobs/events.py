@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from diflow import keys
-from diflow.errors import UnauthorizedError
+from diflow.common import keys
+from diflow.common.errors import UnauthorizedError
 from diflow.jobs import parts
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow import keys
-from diflow.errors import JobFailedError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.common import keys
+from diflow.common.errors import JobFailedError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.jobs import dijobs, parts
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Reflector
-from diflow.state import chain
+from diflow.record import chain
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster

@@ -1,7 +1,7 @@
 """Reads jobs: one by its name, the list, and the newest.
 
 The job's Workflow holds all of its state. The functions of `diflow.jobs` work on a `Cluster`, by default that of the
-kubeconfig. Errors are those of `diflow.errors`.
+kubeconfig. Errors are those of `diflow.common.errors`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow import keys
-from diflow.errors import NotFoundError, UnauthorizedError
+from diflow.common import keys
+from diflow.common.errors import NotFoundError, UnauthorizedError
 from diflow.jobs import dijobs, parts, waiting
-from diflow.jobs.connecting import connect
+from diflow.jobs.checks.connecting import connect
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.state import chain, status
-from diflow.state.parameters import JobState, manifest
-from diflow.state.waiting import from_metadata
+from diflow.record import chain
+from diflow.record.parameters import JobState, manifest
+from diflow.record.status import status
+from diflow.record.waiting import from_metadata
 
 if TYPE_CHECKING:
-    from diflow.state.status import JobStatus
+    from diflow.record.status.status import JobStatus
 
 LATEST: Final = "@latest"
 _MANY: Final = 200

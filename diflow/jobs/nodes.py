@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.state import chain, nodecheck, untrusted
-from diflow.state.failures import MAIN, STOPPED, TAKEN_AWAY, UNKNOWN, ended_container, reason_of
-from diflow.state.nodecheck import Checked, Fault, Record
-from diflow.state.nodes import nodes as argo_nodes
-from diflow.state.parameters import JobState
+from diflow.record import chain, nodecheck, untrusted
+from diflow.record.argo.failures import MAIN, STOPPED, TAKEN_AWAY, UNKNOWN, ended_container, reason_of
+from diflow.record.argo.nodes import nodes as argo_nodes
+from diflow.record.nodecheck import Checked, Fault, Record
+from diflow.record.parameters import JobState
 
 MOST_NODES: Final = 5_000
 """Nodes in the list, those with the most findings first. A cluster of Kubernetes has at most as many."""

@@ -1,13 +1,13 @@
-"""Finds the Workflows of a job that continues from one to another (see `diflow.state.chain`)."""
+"""Finds the Workflows of a job that continues from one to another (see `diflow.record.chain`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow import keys, names
-from diflow.errors import NoNamespaceError, NotFoundError, UnauthorizedError
+from diflow.common import keys, names
+from diflow.common.errors import NoNamespaceError, NotFoundError, UnauthorizedError
 from diflow.kube.kinds import WORKFLOW
-from diflow.state import chain
+from diflow.record import chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

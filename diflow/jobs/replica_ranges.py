@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diflow.bounds import MOST_REPLICAS
-from diflow.errors import InvalidError
+from diflow.common.errors import InvalidError
+from diflow.common.limits import MOST_REPLICAS
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob, Task
-    from diflow.state.parameters import TaskState
+    from diflow.dijob.model import DIJob, Task
+    from diflow.record.parameters import TaskState
 
 Bounds = Mapping[str, tuple[int, int]]
 

@@ -15,20 +15,21 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from diflow import keys
-from diflow.durations import timestamp
-from diflow.errors import ConflictError, UnavailableError
+from diflow.common import keys
+from diflow.common.durations import timestamp
+from diflow.common.errors import ConflictError, UnavailableError
 from diflow.jobs import lookup, suspend
-from diflow.jobs.connecting import connect
+from diflow.jobs.checks.connecting import connect
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.state import nodecheck, nodenames, untrusted
-from diflow.state.exclusions import Exclusions
-from diflow.state.nodes import node_id_of, packed_as_before, raw
-from diflow.state.nodes import nodes as typed
-from diflow.state.parameters import without_places
-from diflow.state.tree import left_by_argo_retry
+from diflow.record import nodecheck, untrusted
+from diflow.record.argo import node_names
+from diflow.record.argo.nodes import node_id_of, packed_as_before, raw
+from diflow.record.argo.nodes import nodes as typed
+from diflow.record.argo.tree import left_by_argo_retry
+from diflow.record.exclusions import Exclusions
+from diflow.record.parameters import without_places
 
 _KEPT = frozenset({"Succeeded"})
 _FAILED = ("Failed", "Error")
@@ -284,7 +285,7 @@ def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
 
 def _above(name: str, names: set[str]) -> str | None:
     """The longest of `names` that is an ancestor of `name`."""
-    return max((above for above in nodenames.above(name) if above in names), key=len, default=None)
+    return max((above for above in node_names.above(name) if above in names), key=len, default=None)
 
 
 def _node(node: Any, kept: set[str], *, reset: bool, now: str) -> dict[str, Any]:

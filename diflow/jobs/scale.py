@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import keys
-from diflow.bounds import MOST_REPLICAS
-from diflow.errors import InvalidError
-from diflow.job import DIJob
+from diflow.common import keys
+from diflow.common.errors import InvalidError
+from diflow.common.limits import MOST_REPLICAS
+from diflow.dijob.model import DIJob
 from diflow.jobs import changing, dijobs
-from diflow.jobs.connecting import connect
+from diflow.jobs.checks.connecting import connect
 from diflow.jobs.replica_ranges import Asked, Bounds, asked, check_size, choose_task, with_bounds, with_number
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.api import Cluster
-from diflow.state.notes import Notes
-from diflow.state.parameters import JobState
+from diflow.record.notes import Notes
+from diflow.record.parameters import JobState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import keys, names
-from diflow.errors import ConflictError, InvalidError, NotFoundError
-from diflow.job import DIJob, read_annotation
+from diflow.common import keys, names
+from diflow.common.errors import ConflictError, InvalidError, NotFoundError
+from diflow.dijob.model import DIJob, read_annotation
 from diflow.jobs.replica_ranges import Asked, Bounds, asked
-from diflow.state import untrusted
-from diflow.state.parameters import JobState
-from diflow.state.patches import canonical_json, live, merged
+from diflow.record import untrusted
+from diflow.record.parameters import JobState
+from diflow.record.patches import canonical_json, live, merged
 
 Json = dict[str, Any]
 

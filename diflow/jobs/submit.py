@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from diflow import bounds, keys
-from diflow.errors import ConflictError, InvalidError, UnauthorizedError, UnavailableError
-from diflow.jobs import earlier_pods, parts, prerequisites
-from diflow.jobs.connecting import connect
+from diflow.common import keys, limits
+from diflow.common.errors import ConflictError, InvalidError, UnauthorizedError, UnavailableError
+from diflow.jobs import earlier_pods, parts
+from diflow.jobs.checks import prerequisites
+from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
-from diflow.state import untrusted
+from diflow.record import untrusted
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob
+    from diflow.dijob.model import DIJob
 
 TTL: Final = "ttlSecondsAfterFinished"
 """The field of a job, and the key of the allocator's public ConfigMap with its default."""
@@ -124,10 +125,10 @@ def _ttl_in(said: Mapping[str, Any]) -> int | None:
     if not said.get(TTL):
         return None
     seconds = untrusted.whole(said[TTL], digits=10)
-    if seconds is None or not bounds.LEAST_TTL_SECONDS <= seconds <= bounds.MOST_TTL_SECONDS:
+    if seconds is None or not limits.LEAST_TTL_SECONDS <= seconds <= limits.MOST_TTL_SECONDS:
         raise UnavailableError(
             f"the ConfigMap {keys.PUBLIC_NAMESPACE}/{keys.ALLOCATOR} has {TTL}: {str(said[TTL])[:40]!r}, which is "
-            f"no whole number from {bounds.LEAST_TTL_SECONDS} to {bounds.MOST_TTL_SECONDS}: tell the "
+            f"no whole number from {limits.LEAST_TTL_SECONDS} to {limits.MOST_TTL_SECONDS}: tell the "
             f"administrator, or set spec.{TTL}"
         )
     return seconds

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from diflow import keys
-from diflow.errors import ConflictError
+from diflow.common import keys
+from diflow.common.errors import ConflictError
 from diflow.jobs import changing, parts
 from diflow.kube.api import Cluster
-from diflow.state import status
-from diflow.state.parameters import JobState, was_never_admitted
+from diflow.record.parameters import JobState, was_never_admitted
+from diflow.record.status import status
 
 Object = dict[str, Any]
 

@@ -9,17 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow import documents, keys
-from diflow.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.common import keys
+from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.dijob import manifests
 from diflow.jobs import dijobs
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import Kind
 from diflow.kube.refusals import UnknownKindError
-from diflow.state import untrusted
-from diflow.state.modules import AGGREGATOR, COLLECTOR, COORDINATOR, DDP_LEARNER, LEARNER
+from diflow.record import untrusted
+from diflow.record.modules import AGGREGATOR, COLLECTOR, COORDINATOR, DDP_LEARNER, LEARNER
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob
+    from diflow.dijob.model import DIJob
 
 Json = dict[str, Any]
 
@@ -96,7 +97,7 @@ def aggregator_of(cluster: Cluster, config: str) -> Any:
 def aggregator_in(path: Path) -> Any:
     """The PodTemplateSpec in a file with an AggregatorConfig. Raises UnavailableError if there is none."""
     try:
-        found = [document.data for document in documents.read_file(path)]
+        found = [document.data for document in manifests.read_file(path)]
     except InvalidError as error:
         raise UnavailableError(f"{path}: {error.message}") from None
     for data in found:

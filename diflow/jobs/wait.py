@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from diflow.errors import JobFailedError, NotFoundError
+from diflow.common.errors import JobFailedError, NotFoundError
 from diflow.jobs import dijobs, lookup
-from diflow.jobs.connecting import connect
+from diflow.jobs.checks.connecting import connect
 from diflow.jobs.follow import follow
 from diflow.kube.api import Cluster
-from diflow.state import status
+from diflow.record.status import status
 
 if TYPE_CHECKING:
-    from diflow.state.status import JobStatus
+    from diflow.record.status.status import JobStatus
 
 _PAUSE_SECONDS: Final = 0.5
 

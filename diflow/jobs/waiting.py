@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from diflow import keys
-from diflow.errors import NotFoundError, UnauthorizedError
+from diflow.common import keys
+from diflow.common.errors import NotFoundError, UnauthorizedError
 from diflow.kube.kinds import WORKFLOW
-from diflow.state import untrusted
-from diflow.state.allocation import Allocation
+from diflow.record import untrusted
+from diflow.record.allocation import Allocation
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster

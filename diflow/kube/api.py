@@ -2,7 +2,7 @@
 
 Objects are plain dictionaries, as the API server sends them: a list of a thousand Workflows is read without building
 models. The `kubernetes` package supplies authentication, TLS and connection pools (`kubeconfig.py`). Every request has
-a timeout, only reads are retried, and every error becomes one of `diflow.errors` with a line that says what to do.
+a timeout, only reads are retried, and every error becomes one of `diflow.common.errors` with a line that says what to do.
 
 It does not know DIJobs.
 """
@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from urllib.parse import urlencode
 
-from diflow.durations import backoff
-from diflow.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.common.durations import backoff
+from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.common.names import check_label
 from diflow.kube import answers, pages, refusals
 from diflow.kube.kinds import POD, Kind
 from diflow.kube.kubeconfig import access as kubeconfig_access
 from diflow.kube.refusals import NO_REMEDIES, GoneError, Remedies
-from diflow.names import check_label
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse

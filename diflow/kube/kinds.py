@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from diflow.errors import NoNamespaceError, NotFoundError
+from diflow.common.errors import NoNamespaceError, NotFoundError
 
 
 @dataclass(frozen=True, slots=True)

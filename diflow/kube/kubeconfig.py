@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow.errors import UnavailableError
+from diflow.common.errors import UnavailableError
 from diflow.kube import refusals
 from diflow.kube.refusals import Remedies
 

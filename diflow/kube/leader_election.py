@@ -7,7 +7,7 @@ wall clocks.
 
 A write that was in flight when its sender was paused still arrives: writes also need a resourceVersion precondition.
 They can also name their leader, as their field manager (`writes_as`), so that the API server can refuse those of a
-former one (`diflow/jobs/fence.py`).
+former one (`diflow/jobs/checks/fence.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
-from diflow.errors import ConflictError, DiflowError, LostLeadershipError, NotFoundError
+from diflow.common.errors import ConflictError, DiflowError, LostLeadershipError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from diflow.durations import backoff
-from diflow.errors import UnavailableError
+from diflow.common.durations import backoff
+from diflow.common.errors import UnavailableError
 from diflow.kube.api import Change, Cluster
 from diflow.kube.kinds import Kind
 from diflow.kube.refusals import GoneError

@@ -1,4 +1,4 @@
-"""Maps a rejected or failed request to an error of `diflow.errors`, with one line that says what to do.
+"""Maps a rejected or failed request to an error of `diflow.common.errors`, with one line that says what to do.
 
 It knows the API server's responses, but not how they are fetched.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from diflow.errors import (
+from diflow.common.errors import (
     ConflictError,
     DiflowError,
     InvalidError,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from diflow.errors import InvalidError
+from diflow.common.errors import InvalidError
 
 MOST_SAMPLES: Final = 10**12
 MOST_EPOCHS: Final = 10**6

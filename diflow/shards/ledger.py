@@ -17,7 +17,7 @@ from heapq import nsmallest
 from math import ceil
 from typing import Any, Final, TypeGuard
 
-from diflow.errors import ConflictError, InvalidError, UnavailableError
+from diflow.common.errors import ConflictError, InvalidError, UnavailableError
 from diflow.shards.dataset import MOST_UNITS, Dataset, Span, is_name
 
 MOST_DATASETS: Final = 16

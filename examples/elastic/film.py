@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from diflow import DiflowError, keys
+from diflow import DiflowError
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, POD
 

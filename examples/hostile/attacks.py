@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from diflow import DiflowError, DIJob, Task, keys
+from diflow import DiflowError, DIJob, Task
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.workflows import render

@@ -13,7 +13,8 @@ from pathlib import Path
 from hera.workflows import DAG, Container, Env, Parameter, Task, Workflow
 from hera.workflows import models as m
 
-from diflow import DIJob, keys
+from diflow import DIJob
+from diflow.common import keys
 from diflow.workflows import step
 
 IMAGE = "docker.io/diflow/diflow:0.2.0"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diflow.figures import shortened
-from diflow.tables import table
+from diflow.common.tables import table
+from diflow.common.words import shortened
 from shares.cast import USERS, Moment, held, present
 
 IN_TIME_SECONDS = 30.0

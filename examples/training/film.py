@@ -11,7 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from diflow import DiflowError, keys
+from diflow import DiflowError
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diflow.allocator.engine import cluster_state, planner
-from diflow.allocator.engine.cluster_view import ClusterView
-from diflow.allocator.engine.free_capacity import FreeCapacity
-from diflow.allocator.engine.picture import Picture, picture
-from diflow.allocator.engine.standing import Standings
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.plan import planner
+from diflow.allocator.plan.holding import Standings
+from diflow.allocator.plan.inputs import Picture, picture
+from diflow.allocator.reconcile.cycle_view import ClusterView
+from diflow.allocator.watch import cluster_state
+from diflow.allocator.watch.free_capacity import FreeCapacity
 from tests.allocator.lab import Lab, lab
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from diflow import amounts, keys
-from diflow.job import DIJob
+from diflow.common import keys, quantities
+from diflow.dijob.model import DIJob
 from diflow.kube.kinds import NODE, POD, WORKFLOW
-from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
-from diflow.state.roster import roster
+from diflow.record.argo.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
+from diflow.record.roster import roster
 from diflow.workflows import render
 from tests.allocator.faults import Time
 from tests.kube.fakeapi import FakeApi
@@ -724,7 +724,7 @@ class FakeCluster:
             spec = pod["spec"]
             if spec.get("nodeName") or spec.get("schedulingGates") or "deletionTimestamp" in pod["metadata"]:
                 continue
-            request = amounts.of_pod(spec)
+            request = quantities.of_pod(spec)
             selector = (spec.get("nodeSelector") or {}).items()
             for name, node in nodes.items():
                 if (
@@ -733,7 +733,7 @@ class FakeCluster:
                     and _is_open(node)
                     and all(free[name].get(resource, 0) >= amount for resource, amount in request.items())
                 ):
-                    amounts.add(free[name], {resource: -amount for resource, amount in request.items()})
+                    quantities.add(free[name], {resource: -amount for resource, amount in request.items()})
                     self._bind(pod, name)
                     break
             else:
@@ -801,7 +801,7 @@ class FakeCluster:
     def _lacks_memory(self, pod: Json) -> bool:
         needed = self.uses.get(pod["metadata"]["labels"][keys.TASK_NAME], 0)
         resources = pod["spec"]["containers"][0]["resources"]
-        given = amounts.read(resources.get("limits") or resources.get("requests")).get("memory", 0)
+        given = quantities.read(resources.get("limits") or resources.get("requests")).get("memory", 0)
         return needed > given > 0
 
     def _wait_for_volumes(self, pod: Json) -> None:
@@ -830,14 +830,14 @@ class FakeCluster:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def _free(self) -> tuple[dict[str, Json], dict[str, amounts.Amounts]]:
+    def _free(self) -> tuple[dict[str, Json], dict[str, quantities.Amounts]]:
         with self.api.changed:
             nodes = dict(self.api.objects.get(NODE.path(None), {}))
-        free = {name: amounts.read(node["status"]["allocatable"]) for name, node in nodes.items()}
+        free = {name: quantities.read(node["status"]["allocatable"]) for name, node in nodes.items()}
         for pod in self.pods():
             host = pod["spec"].get("nodeName")
             if host in free:
-                amounts.add(free[host], {name: -amount for name, amount in amounts.of_pod(pod["spec"]).items()})
+                quantities.add(free[host], {name: -amount for name, amount in quantities.of_pod(pod["spec"]).items()})
         return nodes, free
 
     # --- small things -------------------------------------------------------------------------------------------------

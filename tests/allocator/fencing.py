@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from diflow.jobs import fence
+from diflow.jobs.checks import fence
 from diflow.kube.kinds import LEASE
 from tests.kube.fakeapi import Answer, FakeApi, Request, status
 

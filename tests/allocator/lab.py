@@ -17,14 +17,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import urllib3
 
-from diflow import DIJob, Task, keys
-from diflow.allocator.engine import seal
-from diflow.allocator.engine.daemon import Allocator, Cycle
-from diflow.allocator.engine.selectors import MANAGED
-from diflow.allocator.engine.settings import AllocatorSettings
+from diflow import DIJob, Task
 from diflow.allocator.policies.base import Policy, load_policy
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.errors import DiflowError
+from diflow.allocator.run.daemon import Allocator, Cycle
+from diflow.allocator.settings import AllocatorSettings
+from diflow.allocator.watch import signature
+from diflow.allocator.watch.selectors import MANAGED
+from diflow.common import keys
+from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, NODE, POD, SECRET, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
@@ -240,7 +241,7 @@ class Lab:
         self.api, self.direct = api, direct
         self.time = Time()
         self.cluster = FakeCluster(api, self.time, runs=runs, **options)
-        self.api.add(SECRET, {"metadata": {"name": seal.NAME}}, namespace="diflow-system")
+        self.api.add(SECRET, {"metadata": {"name": signature.NAME}}, namespace="diflow-system")
         self.policy = policy or load_policy("fit", PolicySettings(least_seconds_between_resizes=5.0))
         self.settings = settings or AllocatorSettings(writers=1, debounce_seconds=0.0)
         self.daemon: Daemon | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from diflow import keys
+from diflow.common import keys
 from diflow.server.api.folding import Report, Shape, fold
 from diflow.server.api.models import Profiling
 from tests.allocator.fakeargo import EPOCH, is_running

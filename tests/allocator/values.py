@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from diflow import keys
-from diflow.allocator.engine.free_capacity import FreeCapacity
-from diflow.allocator.engine.job import Job
-from diflow.allocator.engine.records import Identity, JobRead, NodeRead, PodRead, Role
 from diflow.allocator.model.predicates import Where
-from diflow.state.allocation import Allocation
-from diflow.state.live import Live
-from diflow.state.nodenames import parse
-from diflow.state.tree import Tree
+from diflow.allocator.watch.free_capacity import FreeCapacity
+from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.records import Identity, JobRead, NodeRead, PodRead, Role
+from diflow.common import keys
+from diflow.record.allocation import Allocation
+from diflow.record.argo.node_names import parse
+from diflow.record.argo.tree import Tree
+from diflow.record.live import Live
 
 NOW = 1_000_000.0
 CPU = {"cpu": 1000, "pods": 1}

@@ -32,7 +32,7 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.fair.policy import FairPolicy
-from diflow.errors import InvalidError
+from diflow.common.errors import InvalidError
 
 
 class Scripted:

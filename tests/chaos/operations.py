@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import render, to_yaml
 from tests.chaos.known import FAILS, Known, random_job

@@ -20,7 +20,7 @@ from typing import Any
 
 from cluster import lifecycle
 from cluster.load import SECOND
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import NODE
 from tests.chaos.known import GPU
 from tests.clusters import ROOT, CommandError

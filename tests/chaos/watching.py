@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from diflow import keys
-from diflow.errors import DiflowError
+from diflow.common import keys
+from diflow.common.errors import DiflowError
 from diflow.jobs import lookup
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.chaos.known import GPUS, Known

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
 from diflow.kube.kinds import CONFIG_MAP, LEASE, NODE, POD, WORKFLOW
-from diflow.state.parameters import ADMITTED
+from diflow.record.parameters import ADMITTED
 from diflow.workflows import render
 from tests.cli.runner import Cli
 from tests.kube.fakeapi import now

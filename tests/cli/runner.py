@@ -16,7 +16,7 @@ import yaml
 from diflow.cli.main import code_of
 from diflow.kube.kinds import CRD, DEPLOYMENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from tests.kube.fakeapi import FakeApi, Request, serving
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 _SERVICE = Path(__file__).resolve().parents[2] / "manifests" / "jobs" / "service.yaml"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from diflow.cli.doctor import verdict
-from diflow.jobs.doctor import Finding
+from diflow.jobs.checks.doctor import Finding
 from diflow.kube.kinds import (
     CONFIG_MAP,
     CRD,
@@ -27,7 +27,7 @@ from diflow.kube.kinds import (
 from tests.allocator import fencing
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import Request, status
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 
 def stored(diflow: Cli, name: str = "job") -> dict[str, Any]:
@@ -388,7 +388,7 @@ def test_doctor_says_when_there_is_no_controller(diflow: Cli) -> None:
 
 
 def test_doctor_shows_what_the_probe_measured(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from diflow import conformance
+    from diflow.labs import conformance
 
     diflow.prepare()
     facts = [
@@ -411,8 +411,8 @@ def test_doctor_shows_what_the_probe_measured(diflow: Cli, monkeypatch: pytest.M
 
 
 def test_doctor_says_that_a_probe_could_not_run(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from diflow import conformance
-    from diflow.errors import NotFoundError
+    from diflow.common.errors import NotFoundError
+    from diflow.labs import conformance
 
     def probe(*_: Any, **__: Any) -> Any:
         raise NotFoundError("there is no service account")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from diflow import keys
-from diflow.allocator.engine import control_channel
-from diflow.allocator.engine.daemon import Allocator, Cycle, lead
-from diflow.allocator.engine.settings import allocator_settings
 from diflow.allocator.policies.base import load_policy
+from diflow.allocator.run import control_channel
+from diflow.allocator.run.daemon import Allocator, Cycle, lead
+from diflow.allocator.settings import allocator_settings
+from diflow.common import keys
 from diflow.kube.kinds import CONFIG_MAP, LEASE, NAMESPACE, WORKFLOW
 from diflow.kube.leader_election import Elector
 from tests.cli.placed import SYSTEM, dijob, lease, lease_annotations, node, put

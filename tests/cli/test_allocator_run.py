@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 import structlog
 
-from diflow.allocator.engine.daemon import Cycle
-from diflow.allocator.engine.settings import AllocatorSettings
-from diflow.allocator.engine.telemetry import STILL_SECONDS, STUCK_SECONDS, Telemetry
+from diflow.allocator.run.daemon import Cycle
+from diflow.allocator.run.telemetry import STILL_SECONDS, STUCK_SECONDS, Telemetry
+from diflow.allocator.settings import AllocatorSettings
+from diflow.daemon.logs import configure_log
+from diflow.daemon.process import Tenure
 from diflow.kube.kinds import LEASE
-from diflow.logs import configure_log
-from diflow.tenure import Tenure
 from tests.cli.runner import Cli, run
 
 _ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
-from diflow.allocator.engine.records import read_workflow
+from diflow.allocator.watch.records import read_workflow
+from diflow.common import keys
 from diflow.jobs.scale import scale
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.cli.placed import dijob, lease, node, put

@@ -21,20 +21,20 @@ import pytest
 import yaml
 from rich.console import Console
 
-from diflow import keys
-from diflow.allocator.engine.process import candidate
-from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.inspect import observer
 from diflow.allocator.inspect.observer import look
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.settings import policy_settings
-from diflow.cli.amounts import amounts, shown
-from diflow.cli.topview import picture
-from diflow.figures import quantity
+from diflow.allocator.run.process import candidate
+from diflow.allocator.settings import AllocatorSettings
+from diflow.cli.views.resources import amounts, shown
+from diflow.cli.views.topview import picture
+from diflow.common import keys
+from diflow.common.words import quantity
 from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, POD, WORKFLOW
-from diflow.state.exclusions import Exclusions
+from diflow.record.exclusions import Exclusions
 from tests.cli.placed import dijob, lease, lease_annotations, node, put, queues
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import Answer, status
@@ -568,8 +568,8 @@ def test_a_plan_of_an_empty_cluster(diflow: Cli) -> None:
 
 
 def test_replay_shows_where_a_policy_would_decide_otherwise(diflow: Cli) -> None:
-    from diflow.allocator.engine.journal import line
     from diflow.allocator.model.plan import keep_plan
+    from diflow.allocator.run.journal import line
 
     node(diflow, "a")
     put(diflow, dijob("job", {"worker": 2}))

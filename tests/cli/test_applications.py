@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import CONFIG_MAP
-from diflow.state import applications
-from diflow.state.applications import Application, Lesson, learned
+from diflow.record.namespace import applications
+from diflow.record.namespace.applications import Application, Lesson, learned
 from tests.cli.runner import Cli
 from tests.kube.fakeapi import Answer, Request, status
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow import DIJob, keys
-from diflow.errors import InvalidError, JobFailedError, NotFoundError
+from diflow import DIJob
+from diflow.common import keys
+from diflow.common.errors import InvalidError, JobFailedError, NotFoundError
 from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
 from diflow.jobs.scale import scale
@@ -19,7 +20,7 @@ from diflow.workflows import render
 from tests.builders import job, manifest, task
 from tests.cli.runner import Cli
 from tests.kube.fakeapi import status
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 Json = dict[str, Any]
 FAILED = {

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow import keys
 from diflow.cli.output import print_data
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, NAMESPACE, POD, WORKFLOW
 from diflow.version import __version__
@@ -21,7 +21,7 @@ from tests.builders import manifest, template
 from tests.cli.placed import dijob, lease, node, put
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import now, status
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 _ROOT = Path(__file__).parents[2]
 
@@ -186,7 +186,7 @@ def test_an_allocator_that_leads_in_another_namespace_is_found(diflow: Cli) -> N
 
 
 def test_pausing_reaches_the_allocator_that_leads(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diflow.allocator.engine.control_channel.RENEWAL_SECONDS", 0.0)
+    monkeypatch.setattr("diflow.allocator.run.control_channel.RENEWAL_SECONDS", 0.0)
     lease(diflow)  # where it was installed, nobody leads
     elsewhere(diflow)
     assert diflow("pause").code == 0

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow import keys
-from diflow.bounds import MOST_ENDED_JOBS
+from diflow.common import keys
+from diflow.common.limits import MOST_ENDED_JOBS
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
-from diflow.state import ended
-from diflow.state.ended import EndedJob
+from diflow.record.namespace import ended
+from diflow.record.namespace.ended import EndedJob
 from tests.cli.runner import Cli
 from tests.kube.fakeapi import status
-from tests.state.seen import SeenJob, at
+from tests.record.seen import SeenJob, at
 
 COMPLETED = {"workflows.argoproj.io/completed": "true"}
 

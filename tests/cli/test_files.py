@@ -16,7 +16,7 @@ import yaml
 from diflow.kube.kinds import WORKFLOW
 from tests.builders import manifest, template
 from tests.cli.runner import Cli, run
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 _ROOT = Path(__file__).parents[2]
 _SETTINGS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}}

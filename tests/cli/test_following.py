@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.cli.runner import Cli, play
 from tests.kube.fakeapi import CUT, Answer, FakeApi, Request, status
-from tests.state.seen import SeenJob, SeenPod
+from tests.record.seen import SeenJob, SeenPod
 
 
 def job(name: str = "job") -> SeenJob:

@@ -12,7 +12,7 @@ import pytest
 
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from tests.cli.runner import Cli
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 Workflow = dict[str, Any]
 _DEEP = "[" * 100_000

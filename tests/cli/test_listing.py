@@ -12,11 +12,11 @@ import yaml
 from diflow.jobs import lookup
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
-from diflow.state.health import HealthState
+from diflow.record.health import HealthState
 from tests.cli.placed import dijob, put
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
-from tests.state.seen import SeenJob, at
+from tests.record.seen import SeenJob, at
 
 
 def running(name: str = "cartpole") -> SeenJob:

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from rich.console import Console, RenderableType
 
-from diflow.cli.live import Page, page, show_live
+from diflow.cli.views.live import Page, page, show_live
 from diflow.jobs.follow import FollowedJob
 from diflow.kube.kinds import WORKFLOW
 from tests.cli.runner import Cli, play
-from tests.state.seen import SeenJob, at
+from tests.record.seen import SeenJob, at
 
 
 def busy() -> SeenJob:

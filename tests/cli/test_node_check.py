@@ -6,10 +6,10 @@ import json
 import re
 import time
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import WORKFLOW
-from diflow.state.exclusions import Exclusions
-from diflow.state.nodecheck import Entry, Record
+from diflow.record.exclusions import Exclusions
+from diflow.record.nodecheck import Entry, Record
 from tests.cli.runner import Cli
 from tests.cli.test_listing import gang
 

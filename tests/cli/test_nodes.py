@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
-from diflow.job import NodeCheck
+from diflow.common import keys
+from diflow.dijob.model import NodeCheck
 from diflow.jobs import nodes
 from diflow.kube.kinds import WORKFLOW
-from diflow.state.allocation import Allocation
-from diflow.state.exclusions import Exclusions
-from diflow.state.nodecheck import Entry, Record
+from diflow.record.allocation import Allocation
+from diflow.record.exclusions import Exclusions
+from diflow.record.nodecheck import Entry, Record
 from tests.cli.placed import dijob, put
 from tests.cli.runner import Cli
 

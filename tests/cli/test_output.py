@@ -7,9 +7,9 @@ from datetime import datetime
 import pytest
 
 from diflow.cli.output import clock, moment
-from diflow.durations import age
-from diflow.tables import table
-from tests.state.seen import at
+from diflow.common.durations import age
+from diflow.common.tables import table
+from tests.record.seen import at
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from diflow.cli.main import code_of
 from diflow.cli.reference import reference
 from tests.cli.runner import Cli, run
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 _ROOT = Path(__file__).parents[2]
 
@@ -71,8 +71,8 @@ def test_the_help_imports_nothing_heavy() -> None:
 
 def test_a_list_imports_neither_hera_nor_our_models() -> None:
     code = (
-        "import sys; import diflow.jobs.lookup, diflow.state.status, diflow.cli.listing, diflow.cli.output; "
-        "heavy = {'hera', 'diflow.job', 'rich'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "import sys; import diflow.jobs.lookup, diflow.record.status.status, diflow.cli.listing, diflow.cli.output; "
+        "heavy = {'hera', 'diflow.dijob.model', 'rich'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
     )
     assert complaint(code) == ""
 

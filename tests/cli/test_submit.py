@@ -14,7 +14,7 @@ from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WOR
 from tests.builders import manifest, template
 from tests.cli.runner import Cli, run, the_service
 from tests.kube.fakeapi import Request, status
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 _PYTHON = """
 from diflow import DIJob, Task

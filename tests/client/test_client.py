@@ -30,7 +30,7 @@ from diflow.client.courier import Courier
 from diflow.client.place import Membership, find
 from diflow.client.readings import Readings
 from diflow.client.wire import Wire
-from diflow.errors import (
+from diflow.common.errors import (
     ConflictError,
     DiflowError,
     InvalidError,
@@ -391,7 +391,7 @@ def test_everything_that_the_policies_read_has_a_name(server: FakeServer, client
         "localBszBounds": [32, 256],
         "gradientAccumulation": True,
     }
-    from diflow.allocator.engine.reports import profile
+    from diflow.allocator.watch.reports import profile
 
     read = profile(json.dumps(seen.body))
     assert read is not None

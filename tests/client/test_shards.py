@@ -16,7 +16,7 @@ import pytest
 
 from diflow.client import Client
 from diflow.client.shards import Shard, Shards
-from diflow.errors import ConflictError, InvalidError
+from diflow.common.errors import ConflictError, InvalidError
 from diflow.shards.dataset import Dataset
 from diflow.shards.ledger import Ask, Ledger, Living
 from tests.client.fakeserver import Answer, FakeServer, Seen, envelope, failed, serving

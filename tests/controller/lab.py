@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from diflow import keys
+from diflow.common import keys
+from diflow.common.errors import DiflowError
 from diflow.controller.daemon import Controller
 from diflow.controller.settings import ControllerSettings
-from diflow.errors import DiflowError
 from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NAMESPACE, POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Reflector
-from diflow.state import modules
+from diflow.record import modules
 from tests import oldjobs
 from tests.allocator.fakeargo import FakeCluster, Runs
 from tests.allocator.faults import Time, eventually

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
+from diflow.common.errors import DiflowError
 from diflow.controller.reconcile import Reconciler
-from diflow.errors import DiflowError
 from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD, WORKFLOW

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.controller.workqueue import Key
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import CONFIG_MAP, POD, SERVICE_ACCOUNT, WORKFLOW, Kind
-from diflow.state.health import HealthState
-from diflow.state.parameters import JobState
+from diflow.record.health import HealthState
+from diflow.record.parameters import JobState
 from diflow.workflows.successor import successor
 from tests.builders import template
 from tests.controller.lab import Lab, lab

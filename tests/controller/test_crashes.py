@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.state import modules
-from diflow.state.modules import Group
-from diflow.state.parameters import JobState
+from diflow.record import modules
+from diflow.record.modules import Group
+from diflow.record.parameters import JobState
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed
 from tests.builders import template

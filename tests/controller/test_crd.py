@@ -11,11 +11,12 @@ import jsonschema
 import pytest
 import yaml
 
-from diflow import DIJob, bounds
+from diflow import DIJob
+from diflow.common import limits
+from diflow.common.errors import InvalidError
 from diflow.controller import crd as generator
 from diflow.controller import crd_v1alpha1
-from diflow.errors import InvalidError
-from diflow.state.status import PHASES
+from diflow.record.status.status import PHASES
 from tests import oldjobs
 from tests.builders import template
 from tests.controller.refusals import NEW, dijob
@@ -157,7 +158,7 @@ def test_the_defaults_are_those_of_the_model() -> None:
     }
     task = spec["tasks"]["items"]["properties"]
     assert (task["type"]["default"], task["replicas"]["default"]) == ("none", 1)
-    assert spec["tasks"]["maxItems"] == bounds.MOST_TASKS
+    assert spec["tasks"]["maxItems"] == limits.MOST_TASKS
 
 
 def test_the_phases_are_those_of_the_status() -> None:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow import keys
 from diflow.cli.controlling import run as run_controller
+from diflow.common import keys
 from diflow.controller.settings import ControllerSettings
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import SERVICE_ACCOUNT, WORKFLOW
-from diflow.state.modules import Group
+from diflow.record.modules import Group
 from diflow.version import __version__
-from tests.allocator.engine.test_rbac import idle, refused
 from tests.allocator.manifests import Use, granted, needed, objects, one
+from tests.allocator.run.test_rbac import idle, refused
 from tests.controller.lab import SYSTEM, Lab, lab
 
 Json = dict[str, Any]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
+from diflow.common.errors import InvalidError, LostLeadershipError
 from diflow.controller.process import lead
 from diflow.controller.settings import controller_settings
 from diflow.controller.telemetry import STILL_SECONDS, Telemetry
-from diflow.errors import InvalidError, LostLeadershipError
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import LEASE, WORKFLOW
 from tests.builders import manifest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.controller.objects import read
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD

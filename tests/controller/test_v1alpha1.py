@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
+from diflow.common.errors import UnavailableError
 from diflow.controller.modules import failed, todo
-from diflow.errors import UnavailableError
 from diflow.jobs import v1alpha1
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.state import modules
-from diflow.state.modules import Group
+from diflow.record import modules
+from diflow.record.modules import Group
 from tests.builders import template
 from tests.controller.lab import Lab, lab
 

@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
 from diflow.kube.kinds import WORKFLOW
-from diflow.state.status import JobStatus, derive
+from diflow.record.status.status import JobStatus, derive
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, alone, wait_until

@@ -18,11 +18,11 @@ from typing import Any
 
 import urllib3
 
-from diflow import keys
-from diflow.allocator.engine.executor import Executor
-from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.records import Identity
-from diflow.errors import DiflowError
+from diflow.allocator.watch.records import Identity
+from diflow.allocator.write.executor import Executor
+from diflow.allocator.write.patches import Write
+from diflow.common import keys
+from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector

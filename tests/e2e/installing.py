@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow import keys
-from diflow.jobs import fence
+from diflow.common import keys
+from diflow.jobs.checks import fence
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE
 from tests.clusters import ROOT, TestCluster, wait_until

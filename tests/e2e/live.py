@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, keys
+from diflow import DIJob
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import to_yaml

@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, Task, keys
-from diflow.allocator.engine.free_capacity import FreeCapacity
-from diflow.allocator.engine.job import Job
-from diflow.allocator.engine.records import read_node, read_pod, read_workflow
+from diflow import DIJob, Task
+from diflow.allocator.watch.free_capacity import FreeCapacity
+from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.records import read_node, read_pod, read_workflow
+from diflow.common import keys
 from diflow.kube.kinds import POD
-from tests.allocator.engine.calls import reconcile
+from tests.allocator.plan.calls import reconcile
 from tests.builders import job, task, template
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import (

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, keys
+from diflow import DIJob
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from tests.builders import job, task
 from tests.clusters import TestCluster, wait_until

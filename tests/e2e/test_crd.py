@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow.errors import InvalidError
+from diflow.common.errors import InvalidError
 from diflow.jobs.dijobs import DIJOB
 from tests import oldjobs
 from tests.builders import template

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, Task, keys
-from diflow.job import NodeCheck
+from diflow import DIJob, Task
+from diflow.common import keys
+from diflow.dijob.model import NodeCheck
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, status, submit

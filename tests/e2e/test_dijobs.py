@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from tests.builders import job, task, template
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e import installing

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow import keys
+from diflow.common import keys
 from tests import oldjobs
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e import installing

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task
-from diflow.state.exclusions import Exclusions
-from diflow.state.followed import failures
-from diflow.state.observe import observe
+from diflow.record.exclusions import Exclusions
+from diflow.record.status.followed import failures
+from diflow.record.status.observe import observe
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import allocated, events, run_on, status, submit

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
-from diflow.allocator.engine.takeover import Takeover
+from diflow.allocator.write.takeover import Takeover
+from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD, WORKFLOW, Kind
 from tests.clusters import ROOT, TestCluster

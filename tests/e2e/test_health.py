@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from diflow import DIJob, Task
-from diflow.job import Health
-from diflow.state import signals, untrusted
-from diflow.state.health import HealthState
-from diflow.state.parameters import JobState
-from diflow.state.signals import Signals
+from diflow.dijob.model import Health
+from diflow.record import signals, untrusted
+from diflow.record.health import HealthState
+from diflow.record.parameters import JobState
+from diflow.record.signals import Signals
 from tests.clusters import TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, kept_alive, status, submit, until_running

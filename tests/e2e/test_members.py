@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from diflow import Task, keys, names
-from diflow.conformance import reading
+from diflow import Task
+from diflow.common import keys, names
 from diflow.kube.kinds import TOKEN_REVIEW
-from diflow.state.observe import observe
-from diflow.state.roster import roster
-from diflow.state.status import derive
+from diflow.labs.conformance import reading
+from diflow.record.roster import roster
+from diflow.record.status.observe import observe
+from diflow.record.status.status import derive
 from tests.builders import job, task, template
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.live import Live, pod_name

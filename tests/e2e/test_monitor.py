@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, Task, keys
-from diflow.job import Monitor
+from diflow import DIJob, Task
+from diflow.common import keys
+from diflow.dijob.model import Monitor
 from tests.clusters import TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.allocators import status, submit

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, Task, keys, names
-from diflow.job import NodeCheck
-from diflow.state.exclusions import Exclusions
-from diflow.state.nodecheck import Record
+from diflow import DIJob, Task
+from diflow.common import keys, names
+from diflow.dijob.model import NodeCheck
+from diflow.record.exclusions import Exclusions
+from diflow.record.nodecheck import Record
 from tests.clusters import TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, events, kept_alive, run_on, status, submit, until_running, zone

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from diflow import DIJob, Task
-from diflow.state.exclusions import Exclusions
+from diflow.record.exclusions import Exclusions
 from tests.builders import template
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import allocated, events, status, submit

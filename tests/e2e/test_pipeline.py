@@ -10,7 +10,8 @@ import pytest
 from hera.workflows import RetryStrategy, Step, Steps, Workflow
 from hera.workflows.models import TemplateRef
 
-from diflow import DIJob, keys
+from diflow import DIJob
+from diflow.common import keys
 from diflow.workflows import step
 from tests.builders import job, task
 from tests.clusters import ROOT, TestCluster, wait_until

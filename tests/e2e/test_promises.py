@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, Task, keys
-from diflow.allocator.engine import seal
+from diflow import DIJob, Task
+from diflow.allocator.watch import signature
+from diflow.common import keys
 from tests.builders import template
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import Zone, daemon, events, run_on, status, submit, until_running, zone
@@ -26,7 +27,7 @@ def live(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A namespace with an allocator that reserves a place for 20 s, and with the Secret of its key."""
     with argo40.namespace("promises") as namespace:
         place = Live(argo40, namespace)
-        place.kubectl("create", "secret", "generic", seal.NAME)
+        place.kubectl("create", "secret", "generic", signature.NAME)
         log = tmp_path_factory.mktemp("allocator") / "log"
         with daemon(place, log, DIFLOW_ALLOCATOR_PROMISE_SECONDS="20"):
             yield place

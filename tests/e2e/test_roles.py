@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from tests.builders import job, task
 from tests.clusters import wait_until
 from tests.e2e.live import Live, pod_name

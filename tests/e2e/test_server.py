@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, Task, keys
+from diflow import DIJob, Task
+from diflow.common import keys
 from tests.clusters import CommandError, TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, kept_alive, status, submit, until_running

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.jobs import lookup
 from diflow.kube.kinds import NODE, POD, WORKFLOW
-from diflow.state import chain
+from diflow.record import chain
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import Daemon, Zone, daemon, kept_alive, submit, until_running, zone
 from tests.e2e.live import ENDED, Live

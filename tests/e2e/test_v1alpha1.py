@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import requests
 
-from diflow import keys
+from diflow.common import keys
 from tests import oldjobs
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diflow.allocator.engine.queues import read_file
 from diflow.allocator.inspect import observer
 from diflow.allocator.inspect.explain import explanation
 from diflow.allocator.inspect.rows import job_rows, queue_rows
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.watch.queues import read_file
 from diflow.kube.kinds import CONFIG_MAP
 from elastic.film import Film, Frame, Seen
 from shares import cast, checks

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import POD
 from tests.allocator.faults import client, eventually
 from tests.kube.fakeapi import serving, status

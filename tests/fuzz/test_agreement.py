@@ -24,7 +24,7 @@ import pytest
 import requests
 
 from diflow import DIJob, InvalidError, UnknownFieldWarning
-from diflow.settings import RenderSettings
+from diflow.dijob.settings import RenderSettings
 from diflow.workflows import render
 from tests.clusters import TestCluster
 from tests.fuzz.argopods import plain_pod, plain_workflow, pods

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from diflow import DIJob, InvalidError, UnknownFieldWarning, bounds
-from diflow.settings import RenderSettings
+from diflow import DIJob, InvalidError, UnknownFieldWarning
+from diflow.common import limits
+from diflow.dijob.settings import RenderSettings
 from diflow.workflows import render
 from tests.fuzz.argopods import pods
 from tests.fuzz.dijobs import Maker
@@ -46,7 +47,7 @@ def test_a_manifest_is_rendered_or_refused_in_one_line_with_a_path(kind: str) ->
             continue
         accepted += 1
         assert repr(manifest) == before, seed
-        assert len(json.dumps(workflow).encode()) <= bounds.MOST_WORKFLOW_BYTES
+        assert len(json.dumps(workflow).encode()) <= limits.MOST_WORKFLOW_BYTES
         assert DIJob.from_manifest(job.to_manifest()) == job, seed
         assert len(pods(workflow)) == len(job.tasks), seed
         for template in workflow["spec"]["templates"]:

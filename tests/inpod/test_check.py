@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from diflow.client.wire import GoneError
-from diflow.errors import DiflowError, InvalidError, UnauthorizedError, UnavailableError
+from diflow.common.errors import DiflowError, InvalidError, UnauthorizedError, UnavailableError
 from diflow.inpod import accelerator, check, measures
 from diflow.inpod.measures import NodeError, Outcome
-from diflow.state.nodecheck import PARTIAL_SHARE
+from diflow.record.nodecheck import PARTIAL_SHARE
 
 ENVIRON = {
     "DI_CHECK_SECONDS": "100",

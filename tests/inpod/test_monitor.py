@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from diflow.client.wire import GoneError
-from diflow.errors import UnavailableError
+from diflow.common.errors import UnavailableError
 from diflow.inpod import usage
 from diflow.inpod.checkpoints import MARKER
 from diflow.inpod.monitor import Monitor, Progress, main

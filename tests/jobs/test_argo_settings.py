@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.jobs.argo_settings import ArgoSettings, parsed, remarks, seconds
+from diflow.jobs.checks.argo_settings import ArgoSettings, parsed, remarks, seconds
 from diflow.kube.kinds import CONFIG_MAP
 from tests.cli.runner import Cli
 

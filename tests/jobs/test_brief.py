@@ -8,7 +8,7 @@ import pytest
 
 from diflow.jobs import lookup
 from diflow.kube.kinds import WORKFLOW, Kind
-from diflow.state import status
+from diflow.record.status import status
 from diflow.workflows import render
 from tests.builders import job, task
 

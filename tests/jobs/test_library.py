@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from diflow import ConflictError, JobFailedError, NotFoundError, keys
-from diflow.errors import InvalidError
-from diflow.job import Topology
+from diflow import ConflictError, JobFailedError, NotFoundError
+from diflow.common import keys
+from diflow.common.errors import InvalidError
+from diflow.dijob.model import Topology
 from diflow.jobs import earlier_pods, lookup
-from diflow.jobs.prerequisites import image_version
+from diflow.jobs.checks.prerequisites import image_version
 from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, POD, WORKFLOW
 from tests.builders import job
 from tests.cli.runner import Cli, play
 from tests.kube.fakeapi import status
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 
 def test_a_job_is_submitted_waited_for_and_deleted(diflow: Cli) -> None:

@@ -9,20 +9,21 @@ from typing import Any
 
 import pytest
 
-from diflow import ConflictError, DIJob, Task, keys
-from diflow.errors import NoNamespaceError
+from diflow import ConflictError, DIJob, Task
+from diflow.common import keys
+from diflow.common.errors import NoNamespaceError
 from diflow.jobs import lookup, parts, submit, suspend, wait
 from diflow.jobs.follow import follow
 from diflow.jobs.scale import scale
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
-from diflow.state import chain
-from diflow.state.status import derive, derive_ended
+from diflow.record import chain
+from diflow.record.status.status import derive, derive_ended
 from diflow.workflows.pods import dijob_annotation
 from diflow.workflows.successor import successor
 from tests.builders import job, template
 from tests.cli.runner import Cli, play
 from tests.kube.fakeapi import Answer, Request, status
-from tests.state.seen import SeenJob, at, history
+from tests.record.seen import SeenJob, at, history
 
 GANG = {keys.SCHEDULING: "gang"}
 

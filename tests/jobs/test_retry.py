@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
-from diflow.errors import ConflictError
+from diflow.common import keys
+from diflow.common.errors import ConflictError
 from diflow.jobs.retry import _subtrees, repair, retried
 from diflow.kube.kinds import WORKFLOW
-from diflow.state import nodecheck
-from diflow.state.exclusions import Exclusions
-from diflow.state.health import HealthState
-from diflow.state.nodes import nodes as typed
-from diflow.state.nodes import raw
-from diflow.state.tree import read_tree
+from diflow.record import nodecheck
+from diflow.record.argo.nodes import nodes as typed
+from diflow.record.argo.nodes import raw
+from diflow.record.argo.tree import read_tree
+from diflow.record.exclusions import Exclusions
+from diflow.record.health import HealthState
 from tests.cli.runner import Cli
 from tests.kube.fakeapi import merge
-from tests.state.seen import SeenJob
+from tests.record.seen import SeenJob
 
 _FOLDER = Path(__file__).parents[1] / "data" / "recordings"
 _NOW = "2026-11-22T00:00:00Z"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.jobs import suspend
 from diflow.kube.kinds import WORKFLOW
-from diflow.state.parameters import ADMITTED, JobState
+from diflow.record.parameters import ADMITTED, JobState
 from tests.builders import job
 from tests.cli.runner import Cli
 from tests.kube.fakeapi import Answer, Request

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diflow.jobs.unproven import why_needed
+from diflow.jobs.checks.unproven import why_needed
 from diflow.kube.kinds import CONFIG_MAP, DEPLOYMENT, WORKFLOW
 from tests.builders import manifest, template
 from tests.cli.placed import dijob, put

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, Task, keys
-from diflow.allocator.engine import waiting_records
-from diflow.allocator.engine.records import read_workflow
+from diflow import DIJob, Task
+from diflow.allocator.watch import waiting_records
+from diflow.allocator.watch.records import read_workflow
+from diflow.common import keys
 from diflow.jobs import lookup, waiting
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.state import status
-from diflow.state.waiting import from_metadata
+from diflow.record.status import status
+from diflow.record.waiting import from_metadata
 from diflow.workflows import render
 from tests.builders import template
 from tests.cli.runner import Cli

@@ -12,7 +12,7 @@ import time
 
 import urllib3
 
-from diflow.errors import ConflictError, LostLeadershipError
+from diflow.common.errors import ConflictError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
 from diflow.kube.leader_election import Elector

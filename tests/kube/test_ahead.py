@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from diflow.errors import UnavailableError
+from diflow.common.errors import UnavailableError
 from diflow.kube.ahead import Ahead
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import diflow
-from diflow.errors import DiflowError, LostLeadershipError
+from diflow.common.errors import DiflowError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD
 from diflow.kube.leader_election import WRITES_AS, Elector, boottime

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from diflow.errors import (
+from diflow.common.errors import (
     ConflictError,
     DiflowError,
     InvalidError,

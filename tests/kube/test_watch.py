@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from diflow.errors import UnavailableError
+from diflow.common.errors import UnavailableError
 from diflow.kube.api import Change, Cluster
 from diflow.kube.kinds import POD
 from tests.kube.fakeapi import CUT, FakeApi, serving

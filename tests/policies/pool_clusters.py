@@ -15,7 +15,7 @@ from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import POOL, Profile, clean
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.names import pool_number
+from diflow.common.names import pool_number
 from tests.policies.generators import random_snapshot, with_holders
 from tests.policies.lives import MOMENTS, later
 

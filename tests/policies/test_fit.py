@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes, make_plan
 from diflow.allocator.model.snapshot import Snapshot
@@ -19,6 +18,7 @@ from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.fit.preemption import preempt
 from diflow.allocator.policies.fixed_point import joined, no_worse_than_keeping, recounted
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.reasons import reason_texts
 
 NOW = 1000.0
 Placed = dict[str, int]

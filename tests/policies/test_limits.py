@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.units import in_units
+from diflow.allocator.reasons import reason_texts
 from tests.policies import laws
 
 NOW = 1_000.0

@@ -10,8 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diflow.allocator.engine import journal
-from diflow.allocator.engine.priors import prior_of
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import Profile
@@ -23,7 +21,9 @@ from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.state.applications import Application, Batches, Lesson, learned
+from diflow.allocator.remember.priors import prior_of
+from diflow.allocator.run import journal
+from diflow.record.namespace.applications import Application, Batches, Lesson, learned
 from tests.policies import laws as judged
 from tests.policies.generators import snapshots
 from tests.policies.profiles import reported

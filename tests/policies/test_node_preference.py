@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.engine import journal
-from diflow.allocator.engine.records import MOST_PREFERRED, read_where, read_workflow
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
 from diflow.allocator.model.snapshot import Snapshot
@@ -18,6 +16,8 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.settings import NodeOrder, PolicySettings
+from diflow.allocator.run import journal
+from diflow.allocator.watch.records import MOST_PREFERRED, read_where, read_workflow
 from diflow.workflows import render
 from tests.allocator.lab import job, task
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow.allocator.engine import reports
 from diflow.allocator.model.plan import carry_out
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, NodeView, RoleView, build
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput import model
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.state import perfmodel
+from diflow.allocator.watch import reports
+from diflow.record import perfmodel
 
 SCALES = {
     "alpha_c": 0.05,

@@ -25,7 +25,7 @@ from diflow.allocator.policies.goodput.gangs import MOST_DISTINCT_POOLS
 from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.pooled import MOST_STRANGE, in_pools
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.names import UNKNOWN_POOL, pool_number
+from diflow.common.names import UNKNOWN_POOL, pool_number
 from tests.policies.profiles import reported
 
 FAST, SLOW = pool_number("fast"), pool_number("slow")

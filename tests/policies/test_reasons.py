@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.plan import Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, QueueView, build
 from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.policies.fit.policy import FitPolicy
+from diflow.allocator.reasons import reason_texts
 from tests.policies import reasons
 from tests.policies.test_shares_hold import borrowed_cluster, fair, job, node
 

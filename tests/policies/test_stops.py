@@ -18,7 +18,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.names import UNKNOWN_POOL
+from diflow.common.names import UNKNOWN_POOL
 from tests.policies import laws
 from tests.policies.lives import lives
 from tests.policies.pool_clusters import pool_clusters

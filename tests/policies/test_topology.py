@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.domains import MOST_TRIED
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import ADMIT, KEEP, WAIT, Plan, Why, make_plan
@@ -19,7 +18,8 @@ from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.waiting import Feasibility, reserve
-from diflow.errors import InvalidError
+from diflow.allocator.reasons import reason_texts
+from diflow.common.errors import InvalidError
 from tests.policies.generators import snapshots
 
 GPU = "nvidia.com/gpu"

@@ -9,10 +9,10 @@ import re
 
 import numpy as np
 
-from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.plan import ADMIT, Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.reasons import reason_texts
 from tests.policies.reasons import RESERVE_AFTER
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from diflow import keys
+from diflow.common import keys
 from diflow.server.page import CacheSnapshot, trim_node, trim_pod, trim_workflow
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC).timestamp()

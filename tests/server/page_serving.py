@@ -15,7 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from diflow.errors import UnavailableError
+from diflow.common.errors import UnavailableError
 from diflow.server.page import CacheSnapshot, Freshness, Permissions, Visitor, routes
 from tests.server.page_scene import NOW, scene
 

@@ -15,12 +15,13 @@ from typing import Any
 import httpx
 from starlette.applications import Starlette
 
-from diflow import DIJob, keys, names
+from diflow import DIJob
+from diflow.common import keys, names
 from diflow.kube.kinds import POD, WORKFLOW
+from diflow.record import chain
 from diflow.server.api.app import create_app
 from diflow.server.api.cache import Cache, More
 from diflow.server.settings import ServerSettings
-from diflow.state import chain
 from diflow.workflows import render
 from tests.allocator.faults import Time, client, eventually
 from tests.builders import job, task

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from diflow.logs import configure_log
+from diflow.daemon.logs import configure_log
 from diflow.server.http.serving import serve
 from diflow.server.settings import server_settings
 from diflow.server.telemetry import Telemetry

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow import keys
-from diflow.allocator.engine.control_channel import NAMESPACE
+from diflow.allocator.run.control_channel import NAMESPACE
 from diflow.cli.server import run as run_server
+from diflow.common import keys
+from diflow.dijob.settings import RenderSettings
 from diflow.server.api.shards import PREFIX
 from diflow.server.settings import ServerSettings
-from diflow.settings import RenderSettings
 from diflow.workflows.reoptimise import DEFAULT_IMAGE
 from tests.allocator import manifests
 from tests.server.processes import ROOT

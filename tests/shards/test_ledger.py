@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from diflow.errors import ConflictError, InvalidError, UnavailableError
+from diflow.common.errors import ConflictError, InvalidError, UnavailableError
 from diflow.shards import ledger as ledger_module
 from diflow.shards.dataset import MOST_SAMPLES, Dataset, permuted
 from diflow.shards.ledger import GRACE_SECONDS, Answer, Ask, Ledger, Living

@@ -45,7 +45,7 @@ def crds() -> dict[Path, str]:
     """The expected CustomResourceDefinitions, by file."""
     from diflow.controller.crd import crd
     from diflow.controller.crd_v1alpha1 import aggregator
-    from diflow.yamltext import dump_yaml
+    from diflow.dijob.yamltext import dump_yaml
 
     head = "# Generated from the models (`make golden`).\n"
     return {path: head + dump_yaml(made()) for path, made in ((CRD, crd), (AGGREGATOR_CRD, aggregator))}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diflow import amounts
-from diflow.allocator.engine.records import _pod_of
-from diflow.job import Monitor, NodeCheck
+from diflow.allocator.watch.records import _pod_of
+from diflow.common import quantities
+from diflow.dijob.model import Monitor, NodeCheck
 from diflow.version import __version__
 from diflow.workflows.pods import CONFINED
 from tests.builders import job, task
@@ -40,7 +40,7 @@ def test_a_node_check_of_the_users_own_keeps_its_braces() -> None:
 def test_a_node_check_requests_nothing_beyond_the_work() -> None:
     spec = made(workflow(node_check=NodeCheck(), scheduling="gang"))["spec"]
     without = {**spec, "initContainers": [c for c in spec["initContainers"] if c["name"] != "diflow-check"]}
-    assert amounts.of_pod(spec) == amounts.of_pod(without)
+    assert quantities.of_pod(spec) == quantities.of_pod(without)
 
 
 def test_the_image_of_the_node_check_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +116,4 @@ def test_the_allocator_counts_what_the_monitor_requests() -> None:
     alone, _, _ = _pod_of(job(), 0)
     assert (expected["cpu"], expected["memory"]) == (alone["cpu"] + 10, alone["memory"] + 64)
     spec = made(workflow(monitor=Monitor(), node_check=NodeCheck(), scheduling="gang"))["spec"]
-    assert amounts.of_pod(spec) == expected
+    assert quantities.of_pod(spec) == expected

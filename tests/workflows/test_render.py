@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from diflow import DIJob, InvalidError, Task, keys
-from diflow.job import Health
-from diflow.settings import RenderSettings
-from diflow.state.failures import STOPPED_MESSAGE
-from diflow.state.nodenames import parse
+from diflow import DIJob, InvalidError, Task
+from diflow.common import keys
+from diflow.dijob.model import Health
+from diflow.dijob.settings import RenderSettings
+from diflow.record.argo.failures import STOPPED_MESSAGE
+from diflow.record.argo.node_names import parse
 from diflow.workflows import render, to_yaml
 from diflow.workflows.pods import CONFINED
 from tests.builders import job, task, template
@@ -488,7 +489,7 @@ def test_default_resources_that_cannot_be_read_are_named(text: str) -> None:
 
 
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from diflow.settings import render_settings
+    from diflow.dijob.settings import render_settings
 
     monkeypatch.setenv("DIFLOW_RUN_AS_USER", "root")
     with pytest.raises(InvalidError, match="DIFLOW_RUN_AS_USER: must be a whole number of at least 1, not 'root'"):

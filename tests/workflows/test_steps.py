@@ -11,7 +11,8 @@ import pytest
 import yaml
 from hera.workflows import DAG, Workflow
 
-from diflow import DIJob, InvalidError, keys
+from diflow import DIJob, InvalidError
+from diflow.common import keys
 from diflow.workflows import step
 from diflow.workflows.steps import template_yaml
 from tests.builders import job, task

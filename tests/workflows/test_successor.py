@@ -1,4 +1,4 @@
-"""The next Workflow of a job, as a copy of the one before. tests/allocator/engine/test_successor.py has its life."""
+"""The next Workflow of a job, as a copy of the one before. tests/allocator/reconcile/test_successor.py has its life."""
 
 from __future__ import annotations
 

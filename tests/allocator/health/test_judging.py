@@ -7,7 +7,7 @@ import pytest
 
 from diflow.allocator.health import judging
 from diflow.allocator.health.judging import Floats
-from diflow.deadlines import Deadlines
+from diflow.common.deadlines import Deadlines
 
 REPORT_SECONDS, WINDOW = 60, 30
 HOURS = 10

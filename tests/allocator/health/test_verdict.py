@@ -9,7 +9,7 @@ import pytest
 
 from diflow.allocator.health.judging import Floats
 from diflow.allocator.health.verdict import LEAST_SAMPLES, SLOW_SAMPLES, Samples, Signs, Verdict, judge
-from diflow.deadlines import Deadlines
+from diflow.common.deadlines import Deadlines
 
 NEVER = np.nan
 SOON = LEAST_SAMPLES + SLOW_SAMPLES

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow import keys
+from diflow.common import keys
 from diflow.jobs.replica_ranges import elastic
 from diflow.kube.kinds import NODE, POD, WORKFLOW
+from diflow.record.parameters import TaskState
 from diflow.server.api.cache import More
 from diflow.server.api.reading import read_pod, read_workflow
-from diflow.state.parameters import TaskState
 from diflow.workflows import render
 from tests.allocator.faults import eventually
 from tests.builders import job, task

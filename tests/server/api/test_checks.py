@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from diflow import DIJob, keys
-from diflow.job import NodeCheck
+from diflow import DIJob
+from diflow.common import keys
+from diflow.dijob.model import NodeCheck
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.state import nodecheck
-from diflow.state.exclusions import Exclusions
-from diflow.state.nodecheck import Entry, Record
+from diflow.record import nodecheck
+from diflow.record.exclusions import Exclusions
+from diflow.record.nodecheck import Entry, Record
 from tests.kube.fakeapi import Answer, Request, status
 from tests.server.place import NOW, Place, asynchronous, bearer, elastic, soon
 

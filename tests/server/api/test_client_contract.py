@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from diflow import keys
-from diflow.allocator.engine import reports
+from diflow.allocator.watch import reports
 from diflow.client import Client
-from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.common import keys
+from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
 from tests.server.place import Place, asynchronous, elastic, soon
 
 _SECONDS = 60.0

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from diflow.kube.kinds import NODE
+from diflow.record import modules
 from diflow.server.settings import ServerSettings
-from diflow.state import modules
 from tests.kube.fakeapi import serving
 from tests.server import dingine
 from tests.server.api.test_client_contract import served

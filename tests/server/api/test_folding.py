@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow import DIJob, Task, keys
-from diflow.allocator.engine import reports
-from diflow.bounds import MOST_REPLICAS
-from diflow.names import pool_number
+from diflow import DIJob, Task
+from diflow.allocator.watch import reports
+from diflow.common import keys
+from diflow.common.limits import MOST_REPLICAS
+from diflow.common.names import pool_number
+from diflow.record import reports as state_reports
+from diflow.record import untrusted
 from diflow.server.api.folding import HINTS, LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, validate
 from diflow.server.api.reading import read_workflow
-from diflow.state import reports as state_reports
-from diflow.state import untrusted
 from diflow.workflows.job import render
 
 

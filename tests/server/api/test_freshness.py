@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from tests.builders import job, task
 from tests.kube.fakeapi import Answer, Request, status
 from tests.server.place import NOW, Place, asynchronous, bearer, elastic, mixed, soon

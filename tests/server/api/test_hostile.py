@@ -15,12 +15,14 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diflow import keys
-from diflow.allocator.engine import reports
-from diflow.bounds import MOST_REPLICAS, MOST_TASKS
-from diflow.errors import DiflowError
-from diflow.job import DIJob
+from diflow.allocator.watch import reports
+from diflow.common import keys
+from diflow.common.errors import DiflowError
+from diflow.common.limits import MOST_REPLICAS, MOST_TASKS
+from diflow.dijob.model import DIJob
 from diflow.jobs.scale_requests import current_requests
+from diflow.record.notes import Notes
+from diflow.record.reports import speed
 from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, ReplicasRequest, validate
 from diflow.server.api.reading import read_workflow
@@ -29,8 +31,6 @@ from diflow.server.api.v2alpha1 import checked, parse_id
 from diflow.server.http import strictjson
 from diflow.server.http.errors import ApiError
 from diflow.server.page.facts import trim_workflow
-from diflow.state.notes import Notes
-from diflow.state.reports import speed
 from diflow.workflows import render
 from tests.builders import job, task
 

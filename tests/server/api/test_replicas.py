@@ -13,16 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-from diflow import keys
-from diflow.bounds import MOST_REPLICAS
-from diflow.errors import InvalidError
+from diflow.common import keys
+from diflow.common.errors import InvalidError
+from diflow.common.limits import MOST_REPLICAS
 from diflow.jobs.scale import scale
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.kinds import POD, WORKFLOW
+from diflow.record.notes import KEYS_KEPT
 from diflow.server.api.queueing import WAITING
 from diflow.server.page.facts import trim_workflow
 from diflow.server.settings import ServerSettings
-from diflow.state.notes import KEYS_KEPT
 from tests.builders import job, task
 from tests.kube.fakeapi import Answer, Request, status
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, part_of, soon

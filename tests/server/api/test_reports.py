@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
-from diflow.allocator.engine import reports
+from diflow.allocator.watch import reports
+from diflow.common import keys
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api import reporting
 from diflow.server.settings import ServerSettings

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow import DIJob, keys
-from diflow.errors import ConflictError, InvalidError, NotFoundError
+from diflow import DIJob
+from diflow.common import keys
+from diflow.common.errors import ConflictError, InvalidError, NotFoundError
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.kinds import WORKFLOW
+from diflow.record.notes import KEYS_KEPT, Noted, Notes
 from diflow.server.api.scale_requests import ScaleRequest, ScaleRequests, step
 from diflow.server.http.errors import ApiError
-from diflow.state.notes import KEYS_KEPT, Noted, Notes
 from diflow.workflows import render
 from tests.allocator.faults import Time
 from tests.builders import job, task

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
-from tests.allocator.engine.test_rbac import idle, refused
+from diflow.common import keys
 from tests.allocator.manifests import granted, granted_in, needed
+from tests.allocator.run.test_rbac import idle, refused
 from tests.cli.runner import kubeconfig
 from tests.kube.fakeapi import Answer as ApiAnswer
 from tests.kube.fakeapi import FakeApi, Request, serving, status

@@ -6,10 +6,11 @@ import json
 from functools import partial
 from typing import Any
 
-from diflow import DIJob, keys
-from diflow.job import Health
-from diflow.state import signals, untrusted
-from diflow.state.signals import BEAT_SECONDS, IDLE_SECONDS, NEVER, Signals
+from diflow import DIJob
+from diflow.common import keys
+from diflow.dijob.model import Health
+from diflow.record import signals, untrusted
+from diflow.record.signals import BEAT_SECONDS, IDLE_SECONDS, NEVER, Signals
 from tests.server.place import NOW, Place, asynchronous, bearer, elastic, soon
 
 PATH = "/v2alpha1/job/default.elastic/profilings"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import POD
 from diflow.server.api.identity import claims
 from diflow.server.settings import ServerSettings

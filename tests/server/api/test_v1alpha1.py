@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import NODE, WORKFLOW
+from diflow.record import modules
 from diflow.server.api.modules import majority, replacing, split
 from diflow.server.settings import ServerSettings
-from diflow.state import modules
 from tests import oldjobs
 from tests.builders import job, task
 from tests.kube.fakeapi import Answer, Request, serving

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diflow.errors import InvalidError
+from diflow.common.errors import InvalidError
 from diflow.server.http.serving import serve
 from diflow.server.settings import ServerSettings, server_settings
 from diflow.server.telemetry import Telemetry

@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from diflow.errors import InvalidError
+from diflow.common.errors import InvalidError
 from diflow.server.http.tls import Certificates
 from tests.server.processes import Served, served, until
 from tests.server.wire import connect, heard, one, request, talk

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
-from diflow.durations import span
+from diflow.common import keys
+from diflow.common.durations import span
+from diflow.record.namespace import ended
+from diflow.record.namespace.ended import EndedJob
 from diflow.server.page import CacheSnapshot, Freshness, Permissions
 from diflow.server.page.board import (
     COLOURS,
@@ -26,8 +28,6 @@ from diflow.server.page.board import (
 from diflow.server.page.facts import MOST_RECORDED, FailureFacts, JobFacts, trim_record
 from diflow.server.page.render import content
 from diflow.server.page.texts import argo_link, rate
-from diflow.state import ended
-from diflow.state.ended import EndedJob
 from tests.server.page_scene import GPU, NOW, MadeJob, cluster_state, foreign_pod, made_node, scene, when
 
 EVERYTHING = Permissions(None, nodes=True)

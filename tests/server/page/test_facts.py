@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from diflow import amounts, figures, keys
+from diflow.common import keys, quantities, words
+from diflow.record.reports import speed
+from diflow.record.status import status
 from diflow.server.page.facts import JobFacts, trim_node, trim_pod, trim_workflow
-from diflow.state import status
-from diflow.state.reports import speed
 from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, when
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "data" / "recordings").glob("*.json"))
@@ -241,13 +241,13 @@ def test_a_node_tells_whether_it_is_ready_and_since_when_it_is_not() -> None:
         ("memory", "3Ti", 3 * 1024**2, "3Ti"),
         (GPU, "8", 8, "8"),
         (GPU, "<b>", 0, "0"),
-        (GPU, "1e99", amounts.MOST, "1e+15"),
+        (GPU, "1e99", quantities.MOST, "1e+15"),
     ],
 )
 def test_quantities_are_read_and_written(resource: str, quantity: str, amount: int, shown: str) -> None:
-    found = amounts.read({resource: quantity})[resource]
+    found = quantities.read({resource: quantity})[resource]
     assert found == amount
-    assert figures.quantity(resource, found) == shown
+    assert words.quantity(resource, found) == shown
 
 
 def test_what_a_pod_asks_for_counts_init_containers_sidecars_and_overhead() -> None:
@@ -259,7 +259,7 @@ def test_what_a_pod_asks_for_counts_init_containers_sidecars_and_overhead() -> N
         "initContainers": [container("500m", restartPolicy="Always"), container("7")],
         "overhead": {"cpu": "100m"},
     }
-    assert amounts.of_pod(spec) == {"cpu": 7600, "pods": 1}
+    assert quantities.of_pod(spec) == {"cpu": 7600, "pods": 1}
 
 
 def test_times_that_are_none_are_no_times() -> None:

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager
 import httpx
 import pytest
 
-from diflow import keys
+from diflow.common import keys
 from diflow.kube.kinds import CONFIG_MAP, NODE
+from diflow.record.namespace import ended
+from diflow.record.namespace.ended import EndedJob
 from diflow.server.page import mount
-from diflow.state import ended
-from diflow.state.ended import EndedJob
 from tests.allocator.faults import eventually
 from tests.kube.fakeapi import Answer, Request, serving
 from tests.server.page_scene import made_node

@@ -11,8 +11,8 @@ from diflow.server.api.cache import More
 from diflow.server.page.facts import JobFacts, trim_workflow
 from diflow.server.page.sparing import BURST_SECONDS, SHARE, Sparing
 from tests.kube.fakeapi import serving
+from tests.record.seen import SeenJob
 from tests.server.place import Place, asynchronous, mixed
-from tests.state.seen import SeenJob
 
 HEAVY = 0.3
 

@@ -1,0 +1,133 @@
+"""Explains why a job waits or has its number of replicas, for `diflow explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from diflow.allocator.inspect import observer
+from diflow.allocator.inspect.rows import JobRow, job_rows
+from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.waiting import start_order
+from diflow.allocator.reasons import reason_texts
+from diflow.common import keys
+from diflow.common.durations import age
+from diflow.common.errors import InvalidError
+from diflow.common.words import counted, named
+from diflow.jobs import lookup
+from diflow.record.exclusions import Exclusions
+
+if TYPE_CHECKING:
+    from diflow.allocator.inspect.lists import Lists
+    from diflow.allocator.inspect.observer import Seen
+    from diflow.kube.api import Cluster
+
+_NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
+
+
+def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None = None) -> Iterator[str]:
+    """Lines of text. `lists`: those that were begun before.
+
+    Raises NotFoundError for an unknown job, InvalidError for an unknown policy.
+    """
+    if policy:
+        load_policy(policy)
+    job = lookup.get(name, cluster=cluster)
+    where = f"{job.namespace}/{job.name}"
+    labels = job.workflow["metadata"].get("labels") or {}
+    if job.status.ended:
+        yield f"{where} has ended ({job.status.phase}): {job.status.message}"
+        return
+    if labels.get(keys.SCHEDULING, "none") != "gang":
+        yield f"{where} has scheduling: none: Argo alone runs it, and no allocator decides about it"
+        yield f"  {job.status.phase}: {job.status.message}"
+        return
+    seen = observer.look(cluster, read=[job.workflow], lists=lists)
+    row = next((row for row in job_rows(seen) if row.key == where), None)
+    if row is None:
+        yield f"{where} is not there any more"
+        return
+    yield headline(row)
+    if row.granted and row.state == "starting":
+        if job.status.phase != "Running":  # what its pods wait for, such as an image that cannot be pulled
+            yield f"{job.status.phase}: {job.status.message}"
+        yield "its places are those in its Workflow; only the allocator can verify their signature"
+    yield from _last_decision(seen, row)
+    excluded = Exclusions.parse((job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED))
+    if text := excluded.text(seen.now):
+        yield f"nodes {text}"
+    if seen.state.queue_trouble:
+        yield f"note: {seen.state.queue_trouble}"
+    yield seen.allocator.text()
+    if row.state == "held":
+        yield f"it is held: {row.why}; until that is corrected, it keeps what it has, and nothing is decided about it"
+        return
+    if seen.job(where).read.is_suspended and row.granted:
+        yield f"it is suspended: Argo starts no more of its pods until `diflow resume {row.name} -n {row.namespace}`"
+    if where not in seen.picture.snapshot.job_names:
+        yield _unplanned(row)
+        return
+    yield from _decision_now(seen, where, policy=policy)
+
+
+def _unplanned(row: JobRow) -> str:
+    """Why nothing is planned for a job that is not held."""
+    if row.state == "stopping":
+        return f"it is being stopped: {row.why}"
+    if row.state == "suspended":
+        return row.why
+    return f"nothing is planned for it now{f': {row.why}' if row.why else ', as its replicas have finished'}"
+
+
+def _could_start(plan: Plan, job: int) -> bool:
+    """It waits, for a reason that can end."""
+    return int(plan.action[job]) == int(Action.WAIT) and Why(int(plan.why[job])) not in _NEVER
+
+
+def headline(row: JobRow) -> str:
+    """One line: what a job has of what it asks for, and of which kind it is."""
+    if row.state == "held" and not row.high:
+        return f"{row.key} is held"  # its request could not be read
+    asked = counted(row.range_text(), "replica")
+    has = f"has {row.granted} of {asked}" if row.granted else f"waits for {asked}"
+    runs = f" ({row.observed} run)" if row.granted and row.observed != row.granted else ""
+    kind = "preemptible" if row.is_preemptible else "not preemptible"
+    return f"{row.key} {has}{runs}; priority {row.priority}, queue {row.queue}, {kind}"
+
+
+def _last_decision(seen: Seen, row: JobRow) -> Iterator[str]:
+    said = seen.job(row.key).read.decision
+    if said:
+        when = age(str(said.get("time") or ""), now=datetime.fromtimestamp(seen.now, UTC))
+        words = reason_texts.sentence(str(said.get("action") or ""), str(said.get("why") or ""))
+        yield f"decided {when} ago: {words}"
+    else:
+        yield "nothing was decided about it yet"
+
+
+def _decision_now(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
+    """What the policy would decide now, with the numbers behind it."""
+    try:
+        shown, plan = observer.decide(seen, policy)
+    except InvalidError as error:
+        yield f"what would be decided now is not known: {error}"
+        return
+    if where not in shown.snapshot.job_names:
+        yield f"it is held: {shown.left_out.get(seen.job(where).key, 'nothing is planned for it now')}"
+        return
+    at = shown.snapshot.job_names.index(where)
+    excluded = shown.excluded.get(where, frozenset())
+    words, *facts = reason_texts.details(shown.snapshot, plan, at, excluded=excluded)
+    yield f"now, policy {plan.policy} would decide: {words}"
+    for line in facts:
+        yield f"  {line}"
+    if int(plan.action[at]) == int(Action.WAIT):
+        order = [j for j in start_order(shown.snapshot).tolist() if j == at or _could_start(plan, j)]
+        ahead = [shown.snapshot.job_names[j] for j in order[: order.index(at)]]
+        if ahead:
+            wait = counted(len(ahead), "job waits", plural="jobs wait")
+            yield f"  {wait} before it: {named(ahead, 3)}"
+        else:
+            yield "  it is the first that waits"

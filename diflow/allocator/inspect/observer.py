@@ -1,0 +1,210 @@
+"""Reads the cluster once, with the user's own rights, and plans as the allocator would: for the command line.
+
+Nothing is written, and no daemon has to run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from diflow.allocator.gpu_pools import Pools, parse_pools
+from diflow.allocator.inspect.lists import JOBS, Lists, begin
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.plan.guard import guarded, has_raised
+from diflow.allocator.plan.inputs import Picture, left_in_place, picture
+from diflow.allocator.plan.isolation import MOST_CULPRITS, culprit, message
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.units import in_units
+from diflow.allocator.run.control_channel import AllocatorStatus, home, read_status
+from diflow.allocator.settings import AllocatorSettings, allocator_settings
+from diflow.allocator.watch import waiting_records
+from diflow.allocator.watch.cluster_state import QUEUES_KEY, ClusterState, assemble
+from diflow.allocator.watch.free_capacity import FreeCapacity
+from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.missing_nodes import MissingNodes
+from diflow.allocator.watch.queues import QueueFile, read_file
+from diflow.allocator.watch.records import read_node, read_pod, read_workflow
+from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.jobs import waiting
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster at one moment, as the policy sees it, and the status of its allocator."""
+
+    state: ClusterState
+    picture: Picture
+    allocator: AllocatorStatus
+    now: float
+    settings: AllocatorSettings
+
+    def job(self, title: str) -> Job:
+        """The job with this "namespace/name". Raises NotFoundError."""
+        for job in self.state.jobs.values():
+            if job.title == title and not job.is_superseded:
+                return job
+        raise NotFoundError(f"there is no job {title} under the allocator")
+
+    def index(self, key: str) -> int:
+        """The row of a job ("namespace/name") in the snapshot. Raises NotFoundError if it has none."""
+        try:
+            return self.picture.snapshot.job_names.index(key)
+        except ValueError:
+            raise NotFoundError(f"there is no job {key} under the allocator") from None
+
+
+def look(
+    cluster: Cluster,
+    *,
+    namespace: str | None = None,
+    read: Sequence[dict[str, Any]] = (),
+    lists: Lists | None = None,
+    wall: Callable[[], float] = time.time,
+) -> Seen:
+    """Read nodes, pods, jobs and queues. `namespace`: the allocator's, if known. `read`: Workflows that were just read,
+    as the list has only the metadata of gangs that wait. `lists`: those that were begun before.
+
+    Raises UnauthorizedError that names the missing right.
+    """
+    lists = lists or begin(cluster)
+    place = namespace or home(cluster)[0]
+    settings = allocator_settings(namespace=place)
+    nodes = [read_node(node) for node in lists.nodes.result()]
+    pods = [read_pod(pod) for pod in lists.pods.result()]
+    jobs = waiting.each(
+        cluster,
+        of_head=waiting_records.reader(),
+        of_workflow=read_workflow,
+        labels=JOBS,
+        everywhere=True,
+        heads=lists.waiting.result(),
+        read=read,
+    )
+    queues, trouble = _queues(cluster, settings)
+    return see(
+        assemble(
+            [job for job in jobs if not job.has_ended],
+            nodes,
+            [pod for pod in pods if pod.is_live],
+            queues.queues,
+            trouble,
+            rules=queues.rules,
+        ),
+        read_status(cluster, namespace=namespace, now=wall()),
+        settings,
+        now=wall(),
+    )
+
+
+def see(state: ClusterState, allocator: AllocatorStatus, settings: AllocatorSettings, *, now: float) -> Seen:
+    """A cluster state as the policy sees it. A missing node with pods of jobs counts as missing since now."""
+    state = replace(state, nodes=MissingNodes().among(state.nodes, state.pods, now=now))
+    return Seen(state, _picture(state, settings, _pools(allocator, settings), now), allocator, now, settings)
+
+
+def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
+    """What a policy (by default that of the cluster's allocator) would decide now, by the daemon's procedure.
+
+    Raises InvalidError if it returns no usable plan.
+    """
+    name = policy or seen.allocator.policy or seen.settings.policy
+    asked = load_policy(name)
+    shown = seen.picture
+    out: dict[str, str] = {}
+    plan, trouble = _ask(asked, shown, seen)
+    while has_raised(trouble, asked.name) and len(out) < MOST_CULPRITS:
+        worst = culprit(
+            [standing.job for standing in shown.standings],
+            lambda some: has_raised(_ask(asked, _shown({j.key: j for j in some}, seen), seen)[1], asked.name),
+        )
+        if worst is None:
+            break
+        out[worst.key] = message(trouble)
+        shown = _shown({key: job for key, job in seen.state.jobs.items() if key not in out}, seen)
+        plan, trouble = _ask(asked, shown, seen)
+    if trouble:
+        raise InvalidError(trouble)
+    if left_in_place(shown, plan):
+        shown = _shown({key: job for key, job in seen.state.jobs.items() if key not in out}, seen, keep_cordoned=True)
+        plan, trouble = _ask(asked, shown, seen)
+        if trouble:
+            raise InvalidError(trouble)
+    return (replace(shown, left_out={**shown.left_out, **out}) if out else shown), plan
+
+
+def held(seen: Seen, shown: Picture) -> dict[str, str]:
+    """Why nothing is planned for a job that has not been read or that fails the policy, by "namespace/name"."""
+    found = {job.title: job.read.problem or shown.left_out.get(key, "") for key, job in seen.state.jobs.items()}
+    return {title: found[title] for title in sorted(found) if found[title]}
+
+
+def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
+    """The same moment with one more job: a Workflow as it would be submitted."""
+    read = read_workflow(workflow)
+    if read.problem:
+        raise InvalidError(read.problem)
+    read = replace(read, created_seconds=seen.now)
+    state = replace(seen.state, jobs={**seen.state.jobs, read.key: Job(read, ())})
+    return see(state, seen.allocator, seen.settings, now=seen.now)
+
+
+def used(seen: ClusterState) -> dict[str, dict[str, int]]:
+    """The requests of all pods on each node, diflow's and others', terminating ones included."""
+    out: dict[str, dict[str, int]] = {name: {} for name in seen.nodes}
+    for pod in seen.pods:
+        at = out.get(pod.where)
+        if at is not None:
+            for name, amount in pod.request.items():
+                at[name] = at.get(name, 0) + amount
+    return out
+
+
+def _ask(policy: Any, shown: Picture, seen: Seen) -> tuple[Plan, str]:
+    optimize = partial(in_units, policy.optimize)
+    return guarded(optimize, shown.snapshot, name=policy.name, limit_seconds=seen.settings.policy_seconds)
+
+
+def _shown(jobs: Mapping[str, Job], seen: Seen, *, keep_cordoned: bool = False) -> Picture:
+    """The picture with these jobs alone; the pods of all others count as foreign."""
+    pools = _pools(seen.allocator, seen.settings)
+    state = replace(seen.state, jobs=jobs)
+    return _picture(state, seen.settings, pools, seen.now, keep_cordoned=keep_cordoned)
+
+
+def _pools(allocator: AllocatorStatus, settings: AllocatorSettings) -> Pools:
+    """The leader's pools; if it has published none, those of the settings here."""
+    return parse_pools(allocator.pools) or settings.pools
+
+
+def _picture(
+    state: ClusterState, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
+) -> Picture:
+    capacity = FreeCapacity.of(state.nodes, state.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
+    return picture(
+        state.jobs.values(),
+        state.nodes,
+        state.pods,
+        state.queues,
+        capacity,
+        now=now,
+        pools=pools,
+        keep_cordoned=keep_cordoned,
+        rules=state.rules,
+    )
+
+
+def _queues(cluster: Cluster, settings: AllocatorSettings) -> tuple[QueueFile, str]:
+    try:
+        found = cluster.find(CONFIG_MAP, settings.queues_config, namespace=settings.namespace)
+    except UnauthorizedError as error:
+        return QueueFile(), f"the queues cannot be read, so none are shown: {error}"
+    try:
+        return read_file(str(((found or {}).get("data") or {}).get(QUEUES_KEY) or "queues: []")), ""
+    except InvalidError as error:
+        return QueueFile(), f"the queues cannot be understood, so none are shown: {error}"

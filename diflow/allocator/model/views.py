@@ -1,0 +1,372 @@
+"""Nodes, queues and jobs as plain values, and `build`, which makes a Snapshot of them.
+
+The engine makes views from its caches, the simulator from its state. `build` sorts them into canonical order and
+compiles predicates, pod limits and host ports into arrays.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen, ints
+from diflow.allocator.model.predicates import NODE_NAME, Taint, Where
+from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.model.topology import Level, domains, level_of, unknown_level
+from diflow.common import quantities
+from diflow.common.errors import InvalidError
+from diflow.common.limits import MOST_COUNT, MOST_MOVES, MOST_PORT_COLUMNS, MOST_RESOURCES
+
+_EMPTY: Mapping[str, int] = MappingProxyType({})
+_NO_SPEEDS: Mapping[str, float] = MappingProxyType({})
+_NO_AGES: Mapping[float, float] = MappingProxyType({})
+_NO_TEXTS: Mapping[str, str] = MappingProxyType({})
+
+DEFAULT_QUEUE = "default"
+PODS = quantities.PODS
+NOT_OFFERED = "not offered"
+"""Stands for all resources that no node offers: each node has 0 of it, and a role that asks for one asks for 1."""
+_PORT = "hostport/"
+MOST_REQUEST = 10**9
+"""Limit of a replica's request for one resource, unless a node has more than half of that: the sum over a million jobs
+of two thousand replicas each stays below 2**63."""
+_NAMES_TOLD = 3
+POOL_LABEL = "nvidia.com/gpu.product"
+"""Default of the node label that names the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node. Amounts are integers in base units (millicores, MiB, devices)."""
+
+    name: str
+    allocatable: Mapping[str, int]
+    foreign: Mapping[str, int] = field(default_factory=dict)
+    releasing: Mapping[str, int] = field(default_factory=dict)
+    is_open: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue: a share of the cluster. `parent` nests it (users of a team)."""
+
+    name: str
+    weight: float = 1.0
+    guarantee: Mapping[str, int] = field(default_factory=dict)
+    cap: Mapping[str, int] = field(default_factory=dict)
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleView:
+    """One task of a job, with identical pods. The gang is `minimum`..`maximum` replicas; the user asked for `desired`.
+
+    `unit`: only multiples of it run. `asks`: the request, with host ports as resources. `least`, `most` and `wanted`
+    are the three counts made consistent, multiples of the unit. They are computed with the view, because most views are
+    reused in the next snapshot.
+    """
+
+    name: str
+    request: Mapping[str, int]
+    minimum: int = 1
+    maximum: int | None = None
+    desired: int | None = None
+    where: Where = field(default_factory=Where)
+    host_ports: tuple[int, ...] = ()
+    unit: int = 1
+    asks: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    least: int = field(init=False, repr=False, compare=False)
+    most: int = field(init=False, repr=False, compare=False)
+    wanted: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ports = {f"{_PORT}{port}": 1 for port in self.host_ports}
+        unit, maximum, desired = self.unit, self.maximum, self.desired
+        least = -(-max(1, self.minimum) // unit) * unit
+        most = max(least, next((n for n in (maximum, desired) if n is not None), 1) // unit * unit)
+        wanted = next((n for n in (desired, maximum) if n is not None), 1) // unit * unit
+        object.__setattr__(self, "asks", {**self.request, **ports} if ports else self.request)
+        object.__setattr__(self, "least", least)
+        object.__setattr__(self, "most", most)
+        object.__setattr__(self, "wanted", min(max(wanted, least), most))
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job under the allocator. `placed`: its current replicas, role → node → count. `required`: the name or label of
+    the level of the topology of which one domain must hold all of its replicas; "": none.
+
+    `service_seconds`: replica-seconds held so far; None: the seconds since it started.
+    """
+
+    name: str
+    roles: tuple[RoleView, ...]
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    preemptible: bool = True
+    pinned: bool = False
+    created_seconds: float = 0.0
+    started_seconds: float | None = None
+    changed_seconds: float | None = None
+    restarts: int = 0
+    service_seconds: float | None = None
+    placed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    profile: Profile | None = None
+    required: str = ""
+
+
+_Named = TypeVar("_Named", NodeView, QueueView, JobView)
+
+
+def build(
+    nodes: Iterable[NodeView],
+    jobs: Iterable[JobView],
+    queues: Iterable[QueueView] = (),
+    *,
+    now_seconds: float = 0.0,
+    ages: Mapping[float, float] = _NO_AGES,
+    pool_label: str = POOL_LABEL,
+    pool_speed: Mapping[str, float] = _NO_SPEEDS,
+    refused: Mapping[str, str] = _NO_TEXTS,
+    levels: Sequence[Level] = (),
+) -> Snapshot:
+    """The snapshot of these objects.
+
+    Without queues, all jobs are in one named `default`. A job whose queue does not exist has queue -1.
+    Pods on a node that no longer exists are left out: they are lost. `pool_speed`: the assumed relative speed of each
+    pool. `ages`: time → seconds since it, for times that lie in the future (clock skew).
+    `refused`: job name → why it may not use its queue; its queue is -1. `levels`: of the topology, the widest first;
+    a job that requires another level is refused in the same way.
+    The arrays have a column for each resource of the nodes, one for all others that jobs ask for, and at most
+    MOST_PORT_COLUMNS for host ports. Raises InvalidError for duplicate names and for negative amounts.
+    """
+    ordered_nodes = _by_name(nodes, "node")
+    ordered_jobs = _by_name(jobs, "job")
+    said = _by_name(queues, "queue")
+    required = [level_of(job.required, levels) if job.required else -1 for job in ordered_jobs]
+    strange = {
+        job.name: unknown_level(job.required, levels)
+        for job, level in zip(ordered_jobs, required, strict=True)
+        if job.required and level < 0
+    }
+    refused = {**strange, **refused} if strange else refused
+    node_domain, domain_names = domains(levels, [node.labels for node in ordered_nodes])
+    ordered_queues = said or [QueueView(DEFAULT_QUEUE)]
+    roles = [(j, role) for j, job in enumerate(ordered_jobs) for role in job.roles]
+    limited = any(PODS in node.allocatable for node in ordered_nodes)
+    requests, resources, refusals = _requests(ordered_nodes, ordered_jobs, refused)
+    ports = {name for name in resources if name.startswith(_PORT)}
+    pools = sorted({node.labels.get(pool_label, "") for node in ordered_nodes}) or [""]
+    queue_index = {queue.name: i for i, queue in enumerate(ordered_queues)}
+    node_index = {node.name: i for i, node in enumerate(ordered_nodes)}
+    classes, preference, class_of = _classes(ordered_nodes, [role.where for _, role in roles])
+    held = _held(ordered_jobs, node_index)
+    count = len(ordered_jobs)
+    return Snapshot(
+        now_seconds=now_seconds,
+        resources=resources,
+        node_names=tuple(node.name for node in ordered_nodes),
+        node_allocatable=_table([{**dict.fromkeys(ports, 1), **n.allocatable} for n in ordered_nodes], resources, 0),
+        node_foreign=_table([n.foreign for n in ordered_nodes], resources, 0),
+        node_releasing=_table([n.releasing for n in ordered_nodes], resources, 0),
+        node_open=frozen(np.array([n.is_open for n in ordered_nodes], dtype=np.bool_)),
+        node_pool=frozen(ints([pools.index(n.labels.get(pool_label, "")) for n in ordered_nodes], (-1,))),
+        pool_names=tuple(pools),
+        pool_speed=frozen(np.array([_positive(pool_speed.get(pool, 1.0)) for pool in pools], dtype=np.float64)),
+        queue_names=tuple(queue.name for queue in ordered_queues),
+        queue_parent=frozen(ints([queue_index.get(q.parent or "", -1) for q in ordered_queues], (-1,))),
+        queue_weight=frozen(np.array([max(0.0, float(q.weight)) for q in ordered_queues], dtype=np.float64)),
+        queue_guarantee=_table([q.guarantee for q in ordered_queues], resources, 0),
+        queue_cap=_table([q.cap for q in ordered_queues], resources, UNLIMITED),
+        job_names=tuple(job.name for job in ordered_jobs),
+        job_queue=frozen(
+            ints(
+                [
+                    -1 if job.name in refused else (queue_index.get(job.queue, -1) if said else 0)
+                    for job in ordered_jobs
+                ],
+                (count,),
+            )
+        ),
+        job_queue_name=tuple(job.queue for job in ordered_jobs),
+        job_priority=frozen(ints([job.priority for job in ordered_jobs], (count,))),
+        job_preemptible=frozen(np.array([job.preemptible for job in ordered_jobs], dtype=np.bool_)),
+        job_pinned=frozen(np.array([job.pinned for job in ordered_jobs], dtype=np.bool_)),
+        job_created_seconds=frozen(np.array([job.created_seconds for job in ordered_jobs], dtype=np.float64)),
+        job_started_seconds=_times([_past(job.started_seconds, now_seconds, ages) for job in ordered_jobs]),
+        job_changed_seconds=_times([_past(job.changed_seconds, now_seconds, ages) for job in ordered_jobs]),
+        job_restarts=frozen(ints([min(max(0, job.restarts), MOST_MOVES) for job in ordered_jobs], (count,))),
+        job_service_seconds=frozen(np.array([_service(job, now_seconds) for job in ordered_jobs], dtype=np.float64)),
+        job_profile=tuple(job.profile for job in ordered_jobs),
+        role_names=tuple(role.name for _, role in roles),
+        role_job=frozen(ints([j for j, _ in roles], (len(roles),))),
+        role_request=_table(requests, resources, 0, **({PODS: 1} if limited else {})),
+        role_min=frozen(ints([min(role.least, MOST_COUNT) for _, role in roles], (len(roles),))),
+        role_max=frozen(ints([min(role.most, MOST_COUNT) for _, role in roles], (len(roles),))),
+        role_desired=frozen(ints([min(role.wanted, MOST_COUNT) for _, role in roles], (len(roles),))),
+        role_class=class_of,
+        class_nodes=classes,
+        class_preference=preference,
+        held_role=frozen(held[0]),
+        held_node=frozen(held[1]),
+        held_count=frozen(held[2]),
+        job_refusal=refusals,
+        level_names=tuple(level.name for level in levels),
+        **_topology(node_domain, domain_names, required),
+        **_units([role.unit for _, role in roles]),
+    )
+
+
+def _topology(node_domain: IntArray, domain_names: tuple[str, ...], required: list[int]) -> dict[str, Any]:
+    """The fields of the snapshot that have a default for clusters and jobs without topology."""
+    out: dict[str, Any] = {}
+    if len(node_domain):
+        out |= {"node_domain": node_domain, "domain_names": domain_names}
+    if any(level >= 0 for level in required):
+        out["job_required"] = frozen(ints(required, (len(required),)))
+    return out
+
+
+def _units(units: list[int]) -> dict[str, Any]:
+    """The field of the snapshot that has a default for jobs without units."""
+    return {"role_unit": frozen(ints(units, (len(units),)))} if any(unit > 1 for unit in units) else {}
+
+
+def _by_name(items: Iterable[_Named], what: str) -> list[_Named]:
+    ordered = sorted(items, key=lambda item: item.name)
+    for first, second in itertools.pairwise(ordered):
+        if first.name == second.name:
+            raise InvalidError(f"two {what}s are named {first.name!r}: a snapshot needs one of each name")
+    return ordered
+
+
+def _service(job: JobView, now_seconds: float) -> float:
+    if job.service_seconds is not None:
+        return job.service_seconds
+    return max(0.0, now_seconds - job.started_seconds) if job.started_seconds is not None else 0.0
+
+
+def _requests(
+    nodes: Sequence[NodeView], jobs: Sequence[JobView], refused: Mapping[str, str]
+) -> tuple[list[Mapping[str, int]], tuple[str, ...], tuple[str, ...]]:
+    """The request of a replica of each role, the names of the resources, and why each job may not be placed, or () if
+    all may.
+
+    All resources that no node offers share one column, so jobs cannot grow the arrays with invented names.
+    """
+    offered = set[str]().union(*(node.allocatable for node in nodes))
+    asked = set[str]().union(*(role.asks for job in jobs for role in job.roles))
+    ports = sorted(name for name in asked if name.startswith(_PORT))
+    column = {port: port for port in ports}
+    if len(ports) > MOST_PORT_COLUMNS:
+        column = {port: f"{_PORT}group {_number(port) % MOST_PORT_COLUMNS}" for port in ports}
+    known = offered | set(column.values())
+    strange = asked - offered - set(ports)
+    if strange and not nodes:  # nothing can be placed: any names will do
+        known |= set(sorted(strange)[:MOST_RESOURCES])
+        strange -= known
+    largest = {name: max((node.allocatable.get(name, 0) for node in nodes), default=0) for name in known}
+    most = {name: max(MOST_REQUEST, 2 * amount) for name, amount in largest.items()}
+    out: list[Mapping[str, int]] = []
+    refusals = [refused.get(job.name, "") for job in jobs]
+    is_plain = not strange and len(ports) <= MOST_PORT_COLUMNS
+    for j, job in enumerate(jobs):
+        missing = set[str]()
+        for role in job.roles:
+            asks = role.asks
+            if is_plain and all(amount <= most[name] for name, amount in asks.items()):
+                out.append(asks)
+                continue
+            missing |= {name for name, amount in asks.items() if name in strange and amount}
+            kept = {column.get(name, name): min(amount, most[column.get(name, name)])
+                    for name, amount in asks.items() if name not in strange}  # fmt: skip
+            out.append({**kept, NOT_OFFERED: 1} if any(asks[name] for name in strange & asks.keys()) else kept)
+        if missing and nodes:
+            refusals[j] = refusals[j] or _not_offered(missing)
+    if any(NOT_OFFERED in asks for asks in out):
+        known.add(NOT_OFFERED)
+    return out, tuple(sorted(known)) or (PODS,), tuple(refusals) if any(refusals) else ()
+
+
+def _not_offered(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - _NAMES_TOLD} more resources" if len(found) > _NAMES_TOLD else ""
+    return f"no node offers {', '.join(name[:64] for name in found[:_NAMES_TOLD])}{more}"
+
+
+def _number(port: str) -> int:
+    return int(port.removeprefix(_PORT))
+
+
+def _table(rows: Sequence[Mapping[str, int]], resources: tuple[str, ...], missing: int, **everywhere: int) -> IntArray:
+    """Rows × resources. `everywhere`: amounts that override those of every row."""
+    shape = len(rows), len(resources)
+    values = [[row.get(name, missing) for name in resources] for row in rows]
+    try:
+        out = ints(values, shape)
+    except OverflowError:
+        out = ints([[min(value, UNLIMITED) for value in row] for row in values], shape)
+    out = np.minimum(out, UNLIMITED)
+    for name, amount in everywhere.items():
+        out[:, resources.index(name)] = amount
+    if (out < 0).any():
+        name, amount = next((name, amount) for row in rows for name, amount in row.items() if amount < 0)
+        raise InvalidError(f"an amount of {name} is negative: {amount}")
+    return frozen(out)
+
+
+def _times(values: Sequence[float | None]) -> FloatArray:
+    out = np.array([-1.0 if value is None else value for value in values], dtype=np.float64)
+    frozen(out)
+    return out
+
+
+def _past(time: float | None, now_seconds: float, ages: Mapping[float, float]) -> float | None:
+    return now_seconds - ages[time] if time is not None and time in ages else time
+
+
+def _positive(value: float) -> float:
+    return float(value) if np.isfinite(value) and value > 0 else 1.0
+
+
+def _classes(nodes: Sequence[NodeView], wheres: Sequence[Where]) -> tuple[BoolArray, IntArray, IntArray]:
+    """A node mask and node preferences (K×N) for each distinct set of conditions, and the class of each role (G)."""
+    rows: dict[Where, int] = {}
+    class_of = [rows.setdefault(where, len(rows)) for where in wheres]
+    mask = np.ones((max(1, len(rows)), len(nodes)), dtype=np.bool_)
+    preference = np.zeros(mask.shape, dtype=np.int64)
+    tainted = any(node.taints for node in nodes)
+    named = any(where.affinity or where.preferred for where in rows)
+    labels = [{**node.labels, NODE_NAME: node.name} if named else node.labels for node in nodes]
+    for where, row in rows.items():
+        if tainted or where.selector or where.affinity:
+            mask[row] = [where.admits(known, node.taints) for known, node in zip(labels, nodes, strict=True)]
+        if where.preferred:
+            preference[row] = [where.score(known) for known in labels]
+    return frozen(mask), frozen(preference), frozen(ints(class_of, (len(wheres),)))
+
+
+def _held(jobs: Sequence[JobView], node_index: Mapping[str, int]) -> tuple[IntArray, IntArray, IntArray]:
+    """The current allocation as (role, node, count), sorted by role and node."""
+    roles, nodes, counts = list[int](), list[int](), list[int]()
+    first = 0
+    for job in jobs:
+        for g, role in enumerate(job.roles if job.placed else (), first):
+            for node, count in job.placed.get(role.name, _EMPTY).items():
+                at = node_index.get(node, -1)
+                if count > 0 and at >= 0:
+                    roles.append(g)
+                    nodes.append(at)
+                    counts.append(count)
+        first += len(job.roles)
+    table = ints((roles, nodes, counts), (3, -1))
+    out = table[:, np.lexsort((table[1], table[0]))]
+    return out[0], out[1], out[2]

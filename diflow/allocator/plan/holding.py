@@ -1,0 +1,281 @@
+"""What each job holds for the next plan: its places, whether it has lost them, and its view as policies see it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, RoleView
+from diflow.allocator.plan.isolation import LeftOut
+from diflow.allocator.watch import reports
+from diflow.allocator.watch.free_capacity import FreeCapacity
+from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.records import PodRead, Role
+from diflow.common.words import named
+from diflow.record.allocation import Allocation
+
+_NODES_NAMED = 3
+Places = dict[str, dict[int, str]]
+"""Task → index → node."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state of one job for the next plan. `places`: task → index → node; the job keeps them unless it is moved.
+    `done`: the finished indices by task.
+
+    Derived values are cached, as a standing is reused until the job changes.
+    """
+
+    job: Job
+    places: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    done: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    displaced: str = ""
+    """What happened to its nodes, if it had a place and lost it; else ""."""
+    may_stay: bool = False
+    """Displaced only because of cordoned nodes: it stays if no other place is free."""
+    is_fixed: bool = False
+    """It cannot be written now: others are planned around it."""
+    most: Mapping[str, int] | None = None
+    """The most replicas by task for now, as more pods were not created."""
+    is_barred: bool = False
+    """It gets nothing more for now, as it did not use an earlier place in time."""
+    excluded: frozenset[str] = frozenset()
+    """The nodes that are left out for this job now: it gets no new place there."""
+
+    @property
+    def is_displaced(self) -> bool:
+        """It had a place and lost it."""
+        return bool(self.displaced)
+
+    @cached_property
+    def is_placed(self) -> bool:
+        return any(self.places.values())
+
+    @cached_property
+    def unused(self) -> Mapping[str, Mapping[int, str]]:
+        """The places that no pod uses: task → index → node."""
+        used = {(p.place.task, p.place.index): p.where for p in self.job.current_pods if p.place and p.where}
+        out = {
+            task: {index: node for index, node in places.items() if used.get((task, index)) != node}
+            for task, places in self.places.items()
+        }
+        return {task: places for task, places in out.items() if places}
+
+    @cached_property
+    def pods_in_place(self) -> frozenset[str]:
+        """The uids of the pods that are in their places."""
+        return frozenset(
+            pod.identity.uid
+            for pod in self.job.current_pods
+            if pod.place and self.places.get(pod.place.task, {}).get(pod.place.index) == pod.where
+        )
+
+    @cached_property
+    def view(self) -> JobView:
+        """The job as an element of the snapshot."""
+        return _view(self)
+
+
+class Standings:
+    """The standings of the last picture. A job's standing is reused while neither the job nor any node's state has
+    changed: of a thousand jobs most are unchanged."""
+
+    def __init__(self) -> None:
+        self._nodes: object = None
+        self._known: dict[str, tuple[Job, Standing | None]] = {}
+        self.left_out = LeftOut()
+
+    def of(self, jobs: Iterable[Job], capacity: FreeCapacity, *, now: float, keep_cordoned: bool) -> list[Standing]:
+        """The standings of the jobs that are planned. A job for which this raises is left out."""
+        nodes = (
+            keep_cordoned,
+            {
+                name: (node.is_open, node.is_schedulable, capacity.is_lost(name))
+                for name, node in capacity.nodes.items()
+            },
+        )
+        before = self._known if nodes == self._nodes else {}
+        self._nodes, self._known = nodes, {}
+        for job in jobs:
+            known = before.get(job.key)
+            if known is None or known[0] is not job:
+                try:
+                    known = job, stand(job, capacity, keep_cordoned=keep_cordoned) if is_planned(job) else None
+                except Exception as error:  # whatever is wrong with one job must not stop the others
+                    self.left_out.add(job, error, now=now)
+                    continue
+            self._known[job.key] = known
+        return [standing for _, standing in self._known.values() if standing is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """Restrictions on the plan because of places that were not used in time (see promises.py).
+
+    `barred`: the jobs that get nothing more for now. `most`: the most replicas, by job and task. `stuck`: the uids of
+    pods that should leave and do not, and count as foreign. `places`: by job, the (task, index) that are no longer
+    reserved for a job with finished replicas; it may use them when there is free capacity.
+    """
+
+    barred: Set[str] = frozenset()
+    most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    stuck: Set[str] = frozenset()
+    places: Mapping[str, Set[tuple[str, int]]] = field(default_factory=dict)
+
+    def applied(self, standing: Standing) -> Standing:
+        """The standing with these restrictions."""
+        key = standing.job.key
+        if key in self.places and any(standing.done.values()):
+            gone = self.places[key]
+            held = {
+                task: {index: node for index, node in nodes.items() if (task, index) not in gone}
+                for task, nodes in standing.places.items()
+            }
+            standing = replace(standing, places=held)
+        if key in self.barred or key in self.most:
+            standing = replace(standing, is_barred=key in self.barred, most=self.most.get(key))
+        return standing
+
+
+def stand(job: Job, capacity: FreeCapacity, *, keep_cordoned: bool = False) -> Standing:
+    """What a job holds by its allocation, and whether it has lost its place."""
+    read = job.read
+    at = read.allocation or allocation_of_pods(job)
+    if at is None or at.round != read.live.current or not at.is_placed:
+        return Standing(job)
+    held: Places = {}
+    done: dict[str, frozenset[int]] = {}
+    for role in read.roles:
+        running = read.live.running(role.name)
+        finished = frozenset(i for i in range(running) if read.tree.finished(read.live.key(role.name, i)))
+        done[role.name] = finished
+        held[role.name] = {
+            i: node for i in range(running) if i not in finished and (node := at.node(role.name, i)) != ""
+        }
+    where = {node for places in held.values() for node in places.values()}
+    lost = {node for node in where if capacity.is_lost(node)}
+    if not read.is_preemptible:
+        kept = {task: {i: node for i, node in places.items() if node not in lost} for task, places in held.items()}
+        return Standing(job, kept, done)
+    closed = {node for node in where if not capacity.is_open(node)}
+    if any(done.values()) and not lost:
+        return Standing(job, held, done)  # a new round would repeat the finished replicas' work
+    if closed - lost and not lost and (keep_cordoned or not _is_cordoned(closed, capacity)):
+        return Standing(job, held, done)  # a node that is not ready may come back
+    if closed:
+        why = named_troubles({name: capacity.trouble(name) for name in closed})
+        return Standing(job, displaced=why, may_stay=not lost)
+    return Standing(job, held, done)
+
+
+def allocation_of_pods(job: Job) -> Allocation | None:
+    """The allocation derived from the pods, for when the annotation is missing or invalid."""
+    where = {(p.place.task, p.place.index): p.where for p in job.current_pods if p.place and p.where}
+    nodes = {
+        role.name: tuple(where.get((role.name, i), "") for i in range(job.read.live.running(role.name)))
+        for role in job.read.roles
+    }
+    return Allocation(job.read.live.current, nodes) if where else None
+
+
+def is_planned(job: Job) -> bool:
+    read = job.read
+    if job.is_over:
+        return False
+    if read.is_suspended and not (read.allocation and read.allocation.is_placed):
+        return False
+    # If all replicas have finished, Argo is about to end the job.
+    return not all(read.tree.finished(member) for _, _, member in job.members())
+
+
+def _is_cordoned(closed: set[str], capacity: FreeCapacity) -> bool:
+    return any(name in capacity.nodes and not capacity.nodes[name].is_schedulable for name in closed)
+
+
+def named_troubles(troubles: Mapping[str, str]) -> str:
+    """The nodes with a trouble, as text; "" if there are none."""
+    found = [f"node {node} {words}" for node, words in sorted(troubles.items()) if words]
+    return named(found, _NODES_NAMED)
+
+
+def request_of(standing: Standing, role: Role) -> Mapping[str, int]:
+    """The request of one replica: from its pods, which include what Argo adds, else from its template."""
+    for pod in (*standing.job.pods, *standing.job.old_pods):
+        if pod.place is not None and pod.place.task == role.name:
+            has = standing.job.read.live.memory.get(role.name)
+            return pod.request if has is None else _with_more(pod, role, has)
+    return role.request
+
+
+def _with_more(pod: PodRead, role: Role, memory: int) -> Mapping[str, int]:
+    """The request of the pod after this one, whose main container may have more `memory` (MiB)."""
+    before = pod.request.get("memory", 0)
+    next_ = max(role.request.get("memory", 0), before + memory - pod.memory if pod.memory else before)
+    return {**pod.request, "memory": next_} if next_ != before else pod.request
+
+
+def _view(standing: Standing) -> JobView:
+    read = standing.job.read
+    # The time since a job's last change delays further changes by the policy, but not a change that the user has asked
+    # for since then.
+    at = read.allocation
+    roles = []
+    for role in read.roles:
+        held, done = standing.places.get(role.name, {}), standing.done.get(role.name, frozenset())
+        low, high = _bounds(standing, role, held=len(held), done=len(done))
+        if high == 0:
+            continue  # all its replicas have finished
+        roles.append(
+            RoleView(
+                name=role.name,
+                request={k: v for k, v in request_of(standing, role).items() if k != "pods"},
+                minimum=low,
+                maximum=max(low, high),
+                desired=max(low, high),
+                where=role.where.without(standing.excluded),
+                host_ports=role.host_ports,
+                # The rest of a group of which some replicas have finished is no multiple.
+                unit=1 if low % role.unit or done else role.unit,
+            )
+        )
+    placed = {task: Counter(places.values()) for task, places in standing.places.items() if places}
+    has_done = any(standing.done.values())
+    return JobView(
+        name=standing.job.title,
+        roles=tuple(roles),
+        queue=read.queue or DEFAULT_QUEUE,
+        priority=read.priority,
+        # A new round would repeat the work of finished replicas.
+        preemptible=read.is_preemptible and not has_done and not standing.is_fixed,
+        created_seconds=standing.job.created_seconds,
+        started_seconds=at.first if at and at.first else None,
+        changed_seconds=at.since if at and at.since and at.asked in ("", read.limits) else None,
+        restarts=at.moves if at else 0,
+        placed=placed,
+        profile=reports.profile(read.profilings) if read.profilings not in ("", "{}") else None,
+        required=read.required,
+    )
+
+
+def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[int, int]:
+    """(minimum, maximum) of the replicas of a task that may hold a node."""
+    read = standing.job.read
+    if standing.is_fixed or standing.is_barred:
+        return held, held
+    if read.is_preemptible:
+        # A new round would repeat the work of finished replicas.
+        if any(standing.done.values()):
+            return held, held
+        return role.low, min(role.high, max(role.low, (standing.most or {}).get(role.name, role.high)))
+    running = read.live.running(role.name)
+    if done and done == running:
+        return 0, 0  # Argo's group has ended, and accepts no more members
+    if not standing.is_placed:
+        return role.desired - done, role.desired - done
+    # No members can be added behind released ones that are still in the group.
+    high = running if read.live.has_tail(role.name) else max(running, role.desired)
+    high = max(held, high - done)
+    return min(high, max(1, held)), high

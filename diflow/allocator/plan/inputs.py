@@ -1,0 +1,351 @@
+"""The picture of the cluster for a policy: from the caches to a snapshot.
+
+A job whose data makes this fail is left out, so that the others are planned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from diflow.allocator.gpu_pools import Pools
+from diflow.allocator.model.plan import Action, Plan
+from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, build
+from diflow.allocator.plan.holding import (
+    Lapsed,
+    Places,
+    Standing,
+    Standings,
+    is_planned,
+    named_troubles,
+    request_of,
+    stand,
+)
+from diflow.allocator.plan.isolation import MOST_CULPRITS, culprit
+from diflow.allocator.reconcile.pending import paused_until
+from diflow.allocator.watch.free_capacity import FreeCapacity, trouble
+from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.queue_access import NamespaceRule, refusal
+from diflow.allocator.watch.records import JobRead, NodeRead, PodRead
+from diflow.common import quantities
+
+_NO_NODES: Set[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The input of a policy: a snapshot, and the standing of each of its jobs. `left_out`: by key, why a job is not
+    in it that cannot be planned."""
+
+    snapshot: Snapshot
+    standings: tuple[Standing, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def excluded(self) -> dict[str, Set[str]]:
+        """By the name of a job in the snapshot, the nodes that are left out for it."""
+        return {standing.job.title: standing.excluded for standing in self.standings if standing.excluded}
+
+
+def picture(
+    jobs: Iterable[Job],
+    nodes: Mapping[str, NodeRead],
+    pods: Iterable[PodRead],
+    queues: Sequence[QueueView],
+    capacity: FreeCapacity,
+    *,
+    now: float,
+    pools: Pools | None = None,
+    keep_cordoned: bool = False,
+    fixed: Set[str] = frozenset(),
+    ending: Set[str] = frozenset(),
+    avoid: Mapping[str, Set[str]] = MappingProxyType({}),
+    kept: Standings | None = None,
+    lapsed: Lapsed | None = None,
+    rules: Sequence[NamespaceRule] = (),
+    inherit: Callable[[JobRead, Profile | None], Profile | None] | None = None,
+) -> Picture:
+    """The cluster as the policy sees it. `pods`: all live ones, foreign ones too.
+
+    `kept`: the standings of the last picture. `keep_cordoned`: leave jobs on cordoned nodes, as they could not be
+    placed elsewhere. `fixed`: jobs that cannot be written now; they keep what they hold and get nothing more. `ending`:
+    jobs whose pods are being ended, and which have no place. `avoid`: by namespace, the open nodes that get no new pods
+    of its jobs. `rules`: which namespaces may use which queues. `inherit`: adds to a job's profile what is known of its
+    application.
+
+    A job with which this raises is left out: its pods count as foreign.
+    """
+    jobs, pods, kept, pools = list(jobs), list(pods), kept or Standings(), pools or Pools()
+    lapsed = lapsed or Lapsed()
+
+    def made(some: Sequence[Job]) -> Picture:
+        found = kept.of(some, capacity, now=now, keep_cordoned=keep_cordoned)
+        standings = _applied(found, lapsed, fixed=fixed, ending=ending, avoid=avoid, now=now)
+        standings, views = _on_nodes(jobs, standings, nodes, pods, ending=ending, stuck=lapsed.stuck)
+        snapshot = build(
+            views,
+            [_inheriting(standing, inherit) for standing in standings],
+            queues,
+            now_seconds=now,
+            ages=capacity.ages,
+            pool_label=pools.label,
+            pool_speed=pools.speed,
+            refused=_refused(standings, rules),
+            levels=pools.levels,
+        )
+        return Picture(snapshot, tuple(standings))
+
+    def fails(some: Sequence[Job]) -> bool:
+        try:
+            made(some)
+        except Exception:
+            return True
+        return False
+
+    error: Exception = RuntimeError("no picture")
+    for turn in range(MOST_CULPRITS):
+        planned = kept.left_out.without(jobs, now=now)
+        try:
+            found = made(planned)
+        except Exception as failure:  # unexpected data of some job
+            error = failure
+        else:
+            return replace(found, left_out=kept.left_out.texts())
+        if turn == 0:
+            alone = [(job, wrong) for job in planned if (wrong := _fault(job, capacity, keep_cordoned)) is not None]
+            for job, wrong in alone:
+                kept.left_out.add(job, wrong, now=now)
+            if alone:
+                continue
+        worst = culprit(planned, fails)
+        if worst is None:
+            break
+        kept.left_out.add(worst, error, now=now)
+    raise error
+
+
+def _inheriting(standing: Standing, inherit: Callable[[JobRead, Profile | None], Profile | None] | None) -> JobView:
+    view, read = standing.view, standing.job.read
+    if inherit is None or not read.application:
+        return view
+    profile = inherit(read, view.profile)
+    return view if profile is view.profile else replace(view, profile=profile)
+
+
+def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception | None:
+    """The error of a job by itself, None if there is none."""
+    try:
+        if is_planned(job):
+            standing = stand(job, capacity, keep_cordoned=keep_cordoned)
+            build((), [standing.view])
+            assert isinstance(standing.unused, dict)
+            assert isinstance(standing.pods_in_place, frozenset)
+    except Exception as error:
+        return error
+    return None
+
+
+def _applied(
+    standings: list[Standing],
+    lapsed: Lapsed,
+    *,
+    fixed: Set[str],
+    ending: Set[str],
+    avoid: Mapping[str, Set[str]],
+    now: float,
+) -> list[Standing]:
+    """The standings that are planned, with their restrictions, in the order of the snapshot."""
+    standings = [s for s in standings if s.job.key not in ending]
+    standings.sort(key=lambda s: s.job.title)
+    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
+    standings = [_without_nodes(s, avoid.get(s.job.read.identity.namespace, _NO_NODES), now) for s in standings]
+    return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
+
+
+def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeRead]) -> Mapping[str, NodeRead]:
+    """The nodes with as much more memory as the pods there have less than their job's next ones.
+
+    All replicas of a task have one request in a snapshot, that of the next pods. Running ones may have less: so what
+    they leave free remains free for others.
+    """
+    more: dict[str, int] = {}
+    for standing in standings:
+        read = standing.job.read
+        raised = [role for role in read.roles if role.name in read.live.memory]
+        counted_as = {role.name: request_of(standing, role).get("memory", 0) for role in raised}
+        for pod in standing.job.current_pods if counted_as else ():
+            if pod.place is None or pod.where not in nodes or pod.identity.uid not in standing.pods_in_place:
+                continue
+            # By what the pod requests, which nobody can change: its annotations are its user's.
+            less = counted_as.get(pod.place.task, 0) - pod.request.get("memory", 0)
+            if less > 0:
+                more[pod.where] = more.get(pod.where, 0) + less
+    if not more:
+        return nodes
+    return {
+        name: replace(node, allocatable={**node.allocatable, "memory": node.allocatable.get("memory", 0) + more[name]})
+        if name in more
+        else node
+        for name, node in nodes.items()
+    }
+
+
+def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standing:
+    """The standing of a job without the nodes that it leaves out or avoids, and with its pause after pods that did not
+    start. All of these expire without a change of the job."""
+    read = standing.job.read
+    if not (avoided or read.excluded):
+        return standing
+    if found := read.excluded.at(now) | avoided:
+        standing = replace(standing, excluded=found)
+    if now >= paused_until(read.excluded, now):
+        return standing
+    if not (standing.is_placed and read.is_preemptible):
+        return replace(standing, is_barred=True)
+    # It may shrink for others, and does not grow.
+    held = {task: len(places) for task, places in standing.places.items()}
+    return replace(standing, most={**held, **{t: min(n, held.get(t, n)) for t, n in (standing.most or {}).items()}})
+
+
+def _on_nodes(
+    jobs: Sequence[Job],
+    standings: list[Standing],
+    nodes: Mapping[str, NodeRead],
+    pods: Sequence[PodRead],
+    *,
+    ending: Set[str],
+    stuck: Set[str],
+) -> tuple[list[Standing], list[NodeView]]:
+    """(the standings that still fit on their nodes, the nodes with what others hold there)."""
+    # Pods of superseded Workflows are about to end.
+    gone = [job for job in jobs if job.is_superseded or job.key in ending]
+    left = {pod.identity.uid for job in jobs for pod in job.old_pods} | {
+        p.identity.uid for job in gone for p in job.pods
+    }
+    ours = {standing.job.key for standing in standings}
+    firm = set(stuck).union(*(standing.job.strays for standing in standings))
+
+    def leaves(pod: PodRead) -> bool:
+        uid = pod.identity.uid
+        return (pod.is_terminating or pod.job in ours or uid in left) and uid not in firm
+
+    held_pods = _in_place(standings)
+    stay = [pod for pod in pods if not leaves(pod) and pod.identity.uid not in held_pods]
+    nodes = _with_room_for_next(standings, nodes)
+    standings = _withdraw_overcommitted(standings, nodes, stay)
+    held_pods = _in_place(standings)
+    foreign: dict[str, quantities.Amounts] = {}
+    releasing: dict[str, quantities.Amounts] = {}
+    for pod in pods:
+        here = nodes.get(pod.where)
+        if here is not None and pod.identity.uid not in held_pods:
+            held = {name: value for name, value in pod.request.items() if name in here.allocatable}
+            quantities.add((releasing if leaves(pod) else foreign).setdefault(pod.where, {}), held)
+    views = [
+        NodeView(
+            name,
+            node.allocatable,
+            foreign.get(name, {}),
+            releasing.get(name, {}),
+            node.is_open,
+            node.labels,
+            node.taints,
+        )
+        for name, node in nodes.items()
+    ]
+    return standings, views
+
+
+def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> dict[str, str]:
+    """By the name of a job's view: why it may not use the queue or the priority that it names."""
+    if not rules:
+        return {}
+    asked: dict[tuple[str, str, int], str] = {}
+    out: dict[str, str] = {}
+    for standing in standings:
+        read = standing.job.read
+        key = read.identity.namespace, read.queue or DEFAULT_QUEUE, read.priority
+        if key not in asked:
+            asked[key] = refusal(rules, namespace=key[0], queue=key[1], priority=key[2])
+        if asked[key]:
+            out[standing.view.name] = asked[key]
+    return out
+
+
+def left_in_place(shown: Picture, plan: Plan) -> bool:
+    """Whether a job has to leave a cordoned node and has no other place, so that it should stay."""
+    return any(
+        standing.may_stay and int(plan.action[j]) == int(Action.WAIT) for j, standing in enumerate(shown.standings)
+    )
+
+
+def _in_place(standings: Iterable[Standing]) -> set[str]:
+    return set().union(*(standing.pods_in_place for standing in standings))
+
+
+def _withdraw_overcommitted(
+    standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]
+) -> list[Standing]:
+    """Withdraw unused places on nodes that cannot hold them any more beside `pods`, which stay.
+
+    A node may shrink or be closed, or a foreign pod may arrive, between a decision and the admission, or while Argo
+    creates a pod again.
+    """
+    unused = {s.job.key: s.unused for s in standings if s.is_placed and not s.is_fixed}
+    if not any(unused.values()):
+        return standings
+    asked = {node for unused_ in unused.values() for places in unused_.values() for node in places.values()}
+    free = {name: dict(nodes[name].allocatable) for name in asked if name in nodes}
+    for pod in pods:
+        if pod.where in free:
+            quantities.add(free[pod.where], {name: -value for name, value in pod.request.items()})
+    for standing in standings:
+        less = unused.get(standing.job.key)
+        _use(free, standing, _without(standing.places, less) if less else standing.places, -1)
+    out = {s.job.key: s for s in standings}
+    promised = (s for s in standings if unused.get(s.job.key))
+    for standing in sorted(promised, key=lambda s: (-s.job.read.priority, s.job.created_seconds, s.job.key)):
+        places = unused[standing.job.key]
+        _use(free, standing, places, -1)
+        where = {node for nodes in places.values() for node in nodes.values()}
+        full = "has no capacity for it any more"
+        found = {
+            node: trouble(nodes.get(node)) or (full if any(value < 0 for value in free[node].values()) else "")
+            for node in where
+        }
+        if why := named_troubles(found):
+            _use(free, standing, places, 1)
+            out[standing.job.key] = _less(standing, places, why)
+    return [out[s.job.key] for s in standings]
+
+
+def _less(standing: Standing, places: Mapping[str, Mapping[int, str]], why: str) -> Standing:
+    """The standing without these places; a preemptible job, which moves as a whole, loses all."""
+    if not standing.job.read.is_preemptible:
+        kept = _without(standing.places, places)
+        return replace(standing, places=kept, displaced="" if any(kept.values()) else why)
+    if any(standing.done.values()):
+        return standing  # another place would repeat the finished work: it waits for this one
+    return Standing(standing.job, displaced=why)
+
+
+def _without(places: Mapping[str, Mapping[int, str]], less: Mapping[str, Mapping[int, str]]) -> Places:
+    return {
+        task: {index: node for index, node in nodes.items() if index not in less.get(task, {})}
+        for task, nodes in places.items()
+    }
+
+
+def _use(
+    free: dict[str, quantities.Amounts], standing: Standing, held: Mapping[str, Mapping[int, str]], sign: int
+) -> None:
+    roles = {role.name: role for role in standing.job.read.roles}
+    for task, places in held.items():
+        counts = Counter(node for node in places.values() if node in free)
+        request = request_of(standing, roles[task]) if counts else {}
+        for node, count in counts.items():
+            quantities.add(free[node], {name: sign * count * value for name, value in request.items()})

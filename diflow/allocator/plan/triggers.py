@@ -1,0 +1,71 @@
+"""Which changes of objects are reasons to plan; after all others, reconciling is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from diflow.allocator.watch import reports
+from diflow.allocator.watch.records import JobRead, NodeRead, PodRead
+from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
+
+
+def reason_to_plan(kind: Kind, key: str, old: Any, new: Any, *, fraction: float) -> str:
+    """Why this change of a record is a reason to plan; "" if it is none. `fraction`: the least change of a speed."""
+    if kind is WORKFLOW:
+        return _of_job(key, old, new, fraction)
+    if kind is NODE:
+        return _of_node(old, new)
+    if kind is POD:
+        return _of_pod(old, new)
+    return "queues"
+
+
+def is_news(before: str, now: JobRead, fraction: float) -> bool:
+    """Whether the job's report changes its speed since the report `before`."""
+    try:
+        return reports.is_news(before, now.profilings, fraction=fraction)
+    except Exception:  # problems.py reports one that cannot be read
+        return False
+
+
+def _of_job(key: str, old: JobRead | None, new: JobRead | None, fraction: float) -> str:
+    if old is None or new is None:
+        return f"{key} {'came' if new is not None else 'is gone'}"
+    if old.has_ended != new.has_ended or old.is_stopping != new.is_stopping:
+        return f"{key} ended"
+    asked = (old.roles, old.required, old.queue, old.excluded) != (new.roles, new.required, new.queue, new.excluded)
+    if asked or old.is_suspended != new.is_suspended or bool(old.problem) != bool(new.problem):
+        return f"{key} asks for something else"
+    if is_news(old.profilings, new, fraction):
+        return f"{key} reports another speed"
+    if old.tree.members != new.tree.members and _finished(old.tree.members.values()) != _finished(
+        new.tree.members.values()
+    ):
+        return f"a replica of {key} ended"
+    return ""
+
+
+def _finished(phases: Iterable[str]) -> int:
+    return sum(phase == "Succeeded" for phase in phases)
+
+
+def _of_node(old: NodeRead | None, new: NodeRead | None) -> str:
+    if old is None or new is None:
+        return f"node {(new or old).name} {'came' if new is not None else 'is gone'}"  # type: ignore[union-attr]
+    same = (
+        old.is_open == new.is_open
+        and old.allocatable == new.allocatable
+        and old.labels == new.labels
+        and old.taints == new.taints
+    )
+    return "" if same else f"node {new.name} changed"
+
+
+def _of_pod(old: PodRead | None, new: PodRead | None) -> str:
+    """Capacity that a pod has freed, or that a foreign pod uses now."""
+    if new is None:
+        return f"pod {old.identity.name} is gone" if old is not None and old.where else ""
+    if new.place is None and (old is None or old.where != new.where) and new.where:
+        return "a foreign pod came"
+    return ""

@@ -1,0 +1,186 @@
+"""Which resources are short on which nodes: the numbers behind "it does not fit", and their text.
+
+They are computed from the capacity that a plan leaves free, as that is what the next job would find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.domains import best_domain, one_domain_of, totals
+from diflow.allocator.model.packing import slots
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import NOT_OFFERED, PODS
+from diflow.common.words import counted, quantity
+
+NODES_NAMED = 3
+"""The most nodes that a text names; it counts the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a role fits into the free capacity.
+
+    `need`: its minimum replicas. `where` (N): the nodes where it may run, of a job that requires a domain only those of
+    the best one. `slots` (N): the replicas that fit on each node, 0 where it may not run. `lacks`: the nodes that are
+    closest to one more replica, with what each lacks by resource. `closed`, `unsuitable`: numbers of nodes.
+    """
+
+    need: int
+    where: BoolArray
+    slots: IntArray
+    lacks: tuple[tuple[int, dict[int, int]], ...]
+    closed: int
+    unsuitable: int
+
+    @property
+    def fits(self) -> int:
+        return int(np.minimum(self.slots, 2**31).sum())
+
+
+class Leftover:
+    """The capacity that a plan leaves free (N×R), and how roles fit into it, computed once for equal roles."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
+        self.snapshot, self.plan = snapshot, plan
+        used = snapshot.usage(plan.role, plan.node, plan.count)
+        self.free: IntArray = snapshot.node_allocatable - snapshot.node_foreign - used
+        self._known: dict[tuple[bytes, int, int], Fit] = {}
+        self._rooms: dict[int, BoolArray] = {}
+
+    def fit(self, role: int) -> Fit:
+        s = self.snapshot
+        request, job = s.role_request[role], int(s.role_job[role])
+        key = (request.tobytes(), int(s.role_class[role]), job if s.required(job) >= 0 else -1)
+        if key not in self._known:
+            suits = s.class_nodes[s.role_class[role]]
+            where = s.eligible(role) & self._room(job) if s.required(job) >= 0 else s.eligible(role)
+            found = slots(self.free, request, where)
+            self._known[key] = Fit(
+                need=0,
+                where=where,
+                slots=found,
+                lacks=self._lacks(request, np.flatnonzero(where & (found == 0))),
+                closed=int((~s.node_open).sum()),
+                unsuitable=int((s.node_open & ~suits).sum()),
+            )
+        return replace(self._known[key], need=int(s.role_min[role]))
+
+    def _room(self, job: int) -> BoolArray:
+        """N: the domain in which the job that requires one is by the plan, or the best one for its gang."""
+        s = self.snapshot
+        if job not in self._rooms:
+            held = self.plan.node[s.role_job[self.plan.role] == job]
+            if len(held):
+                there = one_domain_of(s.node_domain, held, s.required(job))
+            else:
+                there = best_domain(s, job, {role: self._slots(role) for role in s.facts.roles_of[job]})
+            self._rooms[job] = np.zeros(s.nodes, dtype=np.bool_) if there is None else there
+        return self._rooms[job]
+
+    def _slots(self, role: int) -> IntArray:
+        return slots(self.free, self.snapshot.role_request[role], self.snapshot.eligible(role))
+
+    def in_domains(self, roles: Sequence[int]) -> str:
+        """What the gang of these roles of a job needs in one domain, and what the best ones have: "it needs 16
+        nvidia.com/gpu in one rack: r1 has 12 free and fits 1, r2 has 8 free and fits 1, 2 others fit no more". Only for
+        one role with the replicas that fit."""
+        s = self.snapshot
+        level = s.required(int(s.role_job[roles[0]]))
+        row, count = s.node_domain[level], len(s.domain_names)
+        need = sum((int(s.role_min[r]) * s.role_request[r] for r in roles), np.zeros(len(s.resources), dtype=np.int64))
+        known, asked = np.unique(row[row >= 0]), np.flatnonzero(need)
+        if not len(asked) or not len(known):
+            return ""
+        here = np.any([s.eligible(role) for role in roles], axis=0)
+        fits = totals(row, self._slots(roles[0]) if len(roles) == 1 else np.zeros(s.nodes, dtype=np.int64), count)
+        idle = np.maximum(self.free, 0) * here[:, None]
+        free = {r: np.bincount(row + 1, weights=idle[:, r], minlength=count + 1)[1:] for r in asked.tolist()}
+        part = np.min([free[r] / need[r] for r in free], axis=0)
+        best = known[np.lexsort((known, -part[known], -fits[known]))].tolist()
+        scarce = min(free, key=lambda r: (free[r][best[0]] / need[r], r))
+        name = s.resources[scarce]
+        parts = [
+            f"{s.domain_names[d]} has {quantity(name, free[scarce][d])} free"
+            + (f" and fits {fits[d]:.0f}" if len(roles) == 1 else "")
+            for d in best[:NODES_NAMED]
+        ]
+        if best[NODES_NAMED:]:
+            one, many = ("fits", "fit") if len(roles) == 1 else ("has", "have")
+            parts.append(f"{counted(len(best) - NODES_NAMED, f'other {one}', plural=f'others {many}')} no more")
+        return f"it needs {amount(name, int(need[scarce]))} in one {s.level_names[level]}: {', '.join(parts)}"
+
+    def _lacks(self, request: IntArray, nodes: IntArray) -> tuple[tuple[int, dict[int, int]], ...]:
+        short = np.maximum(request - np.maximum(self.free[nodes], 0), 0)
+        nearest = np.lexsort((nodes, (short / np.maximum(request, 1)).sum(axis=1)))[: NODES_NAMED + 1]
+        return tuple(
+            (int(nodes[i]), {int(r): int(short[i, r]) for r in np.flatnonzero(short[i]).tolist()})
+            for i in nearest.tolist()
+        )
+
+    def short(self, role: int, *, excluded: Set[str] = frozenset()) -> str:
+        """What the closest nodes lack for one more replica: "n1 lacks 1 cpu, 3 more nodes are short too". `excluded`:
+        the nodes that are left out for its job."""
+        found, s = self.fit(role), self.snapshot
+        parts = [
+            f"{s.node_names[node]} lacks {amounts(s, lacking)}"
+            for node, lacking in found.lacks[:NODES_NAMED]
+            if lacking
+        ]
+        more = int((found.where & (found.slots == 0)).sum()) - len(parts)
+        if more > 0 and parts:
+            parts.append(f"{counted(more, 'more node is', plural='more nodes are')} short too")
+        if found.closed:
+            parts.append(f"{_nodes(found.closed)} closed")
+        left_out = 0
+        if found.unsuitable and excluded:
+            others = s.node_open & ~s.class_nodes[s.role_class[role]]
+            left_out = sum(s.node_names[node] in excluded for node in np.flatnonzero(others).tolist())
+        if left_out:
+            parts.append(f"{_nodes(left_out)} left out for this job")
+        if found.unsuitable > left_out:
+            parts.append(f"{_nodes(found.unsuitable - left_out)} not what it may run on")
+        return ", ".join(parts)
+
+
+def request(snapshot: Snapshot, role: int) -> str:
+    """What one replica asks for: "2 cpu, 4Gi memory"."""
+    row = snapshot.role_request[role]
+    asked = {r: int(row[r]) for r in np.flatnonzero(row).tolist() if snapshot.resources[r] != PODS}
+    return amounts(snapshot, asked) or "no resources"
+
+
+def amounts(snapshot: Snapshot, values: dict[int, int]) -> str:
+    """Amounts by resource index, as text."""
+    return ", ".join(amount(snapshot.resources[r], value) for r, value in values.items())
+
+
+def amount(resource: str, value: int) -> str:
+    """One amount as text, from a snapshot's base unit: 1500 of cpu is "1.5 cpu"."""
+    if resource == "cpu":
+        return f"{value / 1000:g} cpu"
+    if resource in ("memory", "ephemeral-storage"):
+        return f"{quantity(resource, value)} {resource}"
+    if resource.startswith("hostport/"):
+        return f"host port {resource.partition('/')[2]}"
+    if resource == PODS:
+        return counted(value, "pod")
+    if resource == NOT_OFFERED:
+        return "a resource that no node offers"
+    return f"{value} {resource}"
+
+
+def amount_of(resource: str, value: float) -> str:
+    """As `amount`, for fractions of the base unit: 1,333.3 of cpu is "1.33 cpu"."""
+    if float(value).is_integer():
+        return amount(resource, int(value))
+    return f"{quantity(resource, value)} {resource}"
+
+
+def _nodes(count: int) -> str:
+    return counted(count, "node is", plural="nodes are")

@@ -1,0 +1,1 @@
+"""From a job's Workflow and pods to the writes that bring them closer to what was decided."""

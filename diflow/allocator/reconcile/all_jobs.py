@@ -1,0 +1,137 @@
+"""Reconciles all jobs: sends the writes of `reconcile` until the cluster is as decided."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Sequence, Set
+from typing import Final
+
+import structlog
+
+from diflow.allocator.reconcile import node_checks
+from diflow.allocator.reconcile.admission import free_now
+from diflow.allocator.reconcile.cycle_view import ClusterView
+from diflow.allocator.reconcile.failing import first_failure
+from diflow.allocator.reconcile.one_job import Pace, end_pods, reconcile
+from diflow.allocator.reconcile.pending import limit, not_started
+from diflow.allocator.reconcile.round_robin import in_turns
+from diflow.allocator.reconcile.unbound_pods import AvoidedNodes, UnboundPods
+from diflow.allocator.settings import AllocatorSettings
+from diflow.allocator.watch.cluster_state import ClusterState
+from diflow.allocator.watch.job import Job
+from diflow.allocator.write.executor import Executor
+from diflow.allocator.write.patches import Write
+
+# A write changes the caches, which may lead to further writes at once: so many passes at most in a cycle.
+_PASSES: Final = 3
+_MOST_REPAIRS: Final = 4  # in one pass
+
+log = structlog.get_logger("diflow.allocator")
+
+
+class Reconciler:
+    """Skips the jobs that have not changed since a pass without writes, so that a thousand of them cost nothing."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        view: ClusterView,
+        settings: AllocatorSettings,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._executor, self._view = executor, view
+        self._pace = Pace(settings.between_rounds_seconds)
+        self._most_memory = settings.most_memory_mib
+        self._pending_seconds = settings.pending_seconds
+        self._clock, self._wall = clock, wall
+        self._unchanged: dict[str, Job] = {}
+        self._passed = -math.inf  # when the last pass was, in seconds since 1970
+        self.unbound = UnboundPods(settings.bind_seconds)
+        self.avoided = AvoidedNodes()
+
+    def run(self, state: ClusterState, *, planned_ago: float) -> ClusterState:
+        """Send the writes of all jobs, repeatedly while they lead to more. Returns the cluster state then.
+
+        `planned_ago`: seconds since the last plan that was carried out, infinite without one.
+        """
+        for _ in range(_PASSES):
+            if not self._pass(state, planned_ago):
+                break
+            state = self._view.state()
+        return state
+
+    def _pass(self, state: ClusterState, planned_ago: float) -> bool:
+        """Send the next writes of all jobs. Returns whether any succeeded."""
+        now, executor = self._wall(), self._executor
+        capacity = free_now(self._view.capacity(state), state.jobs.values(), now)
+        overdue = self._overdue(state)
+        unwritable = executor.unwritable(state.jobs)
+        lost = {host for host in {pod.host for pod in state.pods} if host and capacity.is_lost(host)}
+        out: list[Write] = []
+        unchanged: dict[str, Job] = {}
+        for job in sorted(state.jobs.values(), key=admission_order):
+            if job.key in unwritable:
+                out += end_pods(job, capacity)
+                continue
+            if self._is_unchanged(job, lost, overdue, now):
+                unchanged[job.key] = job
+                continue
+            if executor.is_backing_off(job.key):
+                continue
+            try:
+                writes = not_started(job, capacity, now=now, usual=self._pending_seconds) or reconcile(
+                    job,
+                    capacity,
+                    now=now,
+                    pace=self._pace,
+                    overdue=overdue,
+                    planned_ago=planned_ago,
+                    most_memory=self._most_memory,
+                )
+            except Exception as error:  # one faulty job must not stop the others
+                log.error("the job cannot be reconciled", job=job.key, trace=traceback.format_exc(limit=-4))
+                executor.backoffs.start(job.key, error)
+                continue
+            out += writes
+            if not writes and not job.read.awaits_admission and not any(pod.is_gated for pod in job.pods):
+                unchanged[job.key] = job
+        self._unchanged, self._passed = unchanged, now
+        if not out:
+            return False
+        before = executor.made
+        executor.apply(_few_repairs(out), state.jobs)
+        return executor.made > before
+
+    def _overdue(self, state: ClusterState) -> frozenset[str]:
+        now = self._clock()
+        overdue = self.unbound.overdue(state, now=now)
+        self.avoided.update(state, overdue, now=now)
+        return frozenset(overdue)
+
+    def _is_unchanged(self, job: Job, lost: Set[str], overdue: Set[str], now: float) -> bool:
+        if self._unchanged.get(job.key) is not job:
+            return False
+        # With time alone a node becomes lost, a round old enough to be replaced, a pod overdue or pending too long, a
+        # node check old enough to be judged without the results that are missing, and a job quiet enough for a repair.
+        if job.read.tree.recreated or job.read.tree.is_stuck or (job.read.has_policy and first_failure(job.read)):
+            return False
+        if self._passed < node_checks.partial_at(job.read) <= now:
+            return False
+        if limit(job.read, self._pending_seconds) and any(pod.pending_since for pod in job.pods):
+            return False
+        return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
+
+
+def admission_order(job: Job) -> tuple[int, float, str]:
+    """Sort key: higher priorities first, then older jobs."""
+    return -job.read.priority, job.created_seconds, job.key
+
+
+def _few_repairs(writes: Sequence[Write]) -> list[Write]:
+    """The writes, with few repairs: each reads and writes a whole Workflow, for which all others wait. The other jobs
+    are repaired in later passes."""
+    repairs = in_turns([write for write in writes if write.is_repair], lambda write: write.target.namespace)
+    return [*(write for write in writes if not write.is_repair), *repairs[:_MOST_REPAIRS]]

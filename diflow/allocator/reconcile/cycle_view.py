@@ -1,0 +1,62 @@
+"""The cluster state and the free capacity of each cycle, from the caches and the clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import replace
+
+from diflow.allocator.reconcile.failing import first_failure
+from diflow.allocator.watch.cluster_state import Caches, ClusterState
+from diflow.allocator.watch.free_capacity import FreeCapacity
+from diflow.allocator.watch.missing_nodes import MissingNodes
+from diflow.allocator.watch.records import PodRead
+from diflow.record import untrusted
+
+
+class ClusterView:
+    """`state` and `capacity` reuse what has not changed since the last call.
+
+    `clock`: monotonic seconds; `wall`: seconds since 1970.
+    """
+
+    def __init__(
+        self, caches: Caches, *, lost_after_seconds: float, clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self._caches, self._lost_after_seconds = caches, lost_after_seconds
+        self._clock, self._wall = clock, wall
+        self._missing = MissingNodes()
+        self._counted: tuple[FreeCapacity, tuple[PodRead, ...]] = FreeCapacity({}), ()
+        self._timed: ClusterState | None = None
+        self._times: Set[float] = frozenset()
+        self._ahead: dict[float, float] = {}
+
+    def state(self) -> ClusterState:
+        """What the caches show now, with the missing nodes that pods of jobs are bound to as not ready."""
+        state = self._caches.state()
+        nodes = self._missing.among(state.nodes, state.pods, now=self._wall())
+        return state if nodes is state.nodes else replace(state, nodes=nodes)
+
+    def capacity(self, state: ClusterState) -> FreeCapacity:
+        """The free capacity now, as a copy to reserve from."""
+        capacity, pods = self._counted
+        if capacity.nodes is not state.nodes or pods is not state.pods:
+            capacity = FreeCapacity.of(state.nodes, state.pods)
+            self._counted = capacity, state.pods
+        now = self._wall()
+        return capacity.at(now, lost_after_seconds=self._lost_after_seconds, ages=self._ages(state, now))
+
+    def _ages(self, state: ClusterState, now: float) -> dict[float, float]:
+        """The ages of timestamps in the future: the time since they were first seen. The clock may have been set back,
+        and other processes write the times of nodes."""
+        if state is not self._timed:
+            self._timed = state
+            known = (job.read.allocation for job in state.jobs.values())
+            self._times = {
+                *(node.not_ready_since for node in state.nodes.values() if node.not_ready_since is not None),
+                *(time for at in known if at is not None for time in (at.since, at.first)),
+                *(untrusted.seconds(first_failure(job.read)) for job in state.jobs.values() if job.read.tree.endings),
+                *(job.read.tree.changed for job in state.jobs.values() if job.read.tree.is_stuck),
+            }
+        clock = self._clock()
+        self._ahead = {time: self._ahead.get(time, clock) for time in self._times if time > now}
+        return {time: clock - seen for time, seen in self._ahead.items()}

@@ -1,0 +1,342 @@
+"""The caches of the allocator, and the cluster state that they show at one moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from diflow.allocator.model.views import QueueView
+from diflow.allocator.settings import AllocatorSettings
+from diflow.allocator.watch import records
+from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.queue_access import NamespaceRule
+from diflow.allocator.watch.queues import QueueFile, read_file
+from diflow.allocator.watch.records import JobRead, NodeRead, PodRead
+from diflow.allocator.watch.selectors import LIVE, MANAGED
+from diflow.allocator.watch.signature import Seal
+from diflow.common import keys
+from diflow.common.errors import InvalidError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
+from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflectors import Reflectors
+
+QUEUES_KEY = "queues.yaml"
+
+_NO_JOBS: Mapping[str, Job] = MappingProxyType({})
+
+_SPARE = 1000
+
+OnChange = Callable[[Kind, str, Any, Any], None]
+"""(kind, key, old record, new record): None where the object did not exist or does not exist any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The records of all objects at one moment. `queue_trouble`: why `queues.yaml` was rejected, or "". `rules`: which
+    namespaces may use which queues."""
+
+    jobs: Mapping[str, Job]
+    nodes: Mapping[str, NodeRead]
+    pods: tuple[PodRead, ...]
+    queues: tuple[QueueView, ...] = ()
+    queue_trouble: str = ""
+    rules: tuple[NamespaceRule, ...] = ()
+
+
+class Caches:
+    """Local copies of the jobs' Workflows, all live pods, the nodes and the queues, kept by list and watch.
+
+    `seal` verifies which allocations the allocator wrote; without it all are accepted, as read-only commands do.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: AllocatorSettings,
+        *,
+        on_change: OnChange,
+        seal: Seal | None = None,
+        **options: Any,
+    ) -> None:
+        self._settings = settings
+        self._seal = seal
+        space: dict[str, Any] = (
+            {"namespace": settings.watched_namespace} if settings.watched_namespace else {"everywhere": True}
+        )
+
+        def reflector(kind: Kind, trim: Callable[[Json], Json | None], **chosen: Any) -> Reflector:
+            def changed(_: str, key: Key, old: Json | None, new: Json | None) -> None:
+                on_change(kind, "/".join(key), old and old["read"], new and new["read"])
+
+            return Reflector(cluster, kind, trim=trim, on_change=changed, **chosen, **options)
+
+        self.workflows = reflector(WORKFLOW, self._trim_workflow, labels=MANAGED, **space)
+        self.pods = reflector(POD, records.trim_pod, everywhere=True, fields=LIVE)
+        self.nodes = reflector(NODE, records.trim_node, everywhere=True)
+        self.queues = reflector(
+            CONFIG_MAP,
+            _trim_queues,
+            namespace=settings.namespace,
+            fields=f"metadata.name={settings.queues_config}",
+        )
+        self._all = Reflectors((self.nodes, self.queues, self.workflows, self.pods))
+        self._kept: Sequence[Mapping[Key, Json] | None] = (None,) * len(self._all.members)
+        self._pods = Pods((), {}, {})
+        self._state = ClusterState({}, {}, ())
+        self._good_queues: QueueFile | None = None
+
+    def start(self) -> None:
+        if self._seal is not None:
+            self._seal.load()
+        self._all.start()
+
+    def stop(self) -> None:
+        self._all.stop()
+
+    def reopen(self) -> None:
+        """Continue the watches on new connections. `trouble` is "" again when the server has accepted them."""
+        self._all.reopen()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait until every cache has been listed. False if one took longer than `timeout` seconds."""
+        return self._all.wait_synced(timeout)
+
+    def _trim_workflow(self, obj: Json) -> Json | None:
+        """As `records.trim_workflow`, without an allocation that the allocator did not write."""
+        kept = records.trim_workflow(obj)
+        if self._seal is None or kept is None or kept["read"].allocation is None:
+            return kept
+        read: JobRead = kept["read"]
+        annotations = obj["metadata"]["annotations"]
+        proof = str(annotations.get(keys.PROOF) or "")
+        if self._seal.is_ours(read.identity.uid, str(annotations[keys.ALLOCATION]), proof):
+            return kept
+        complaint = f"the annotation {keys.ALLOCATION} was not written by the allocator as it stands, and is ignored"
+        return {**kept, "read": replace(read, allocation=None, complaint=read.complaint or complaint)}
+
+    def trouble(self) -> str:
+        """Why no decision may be based on the caches now; "" when they are synced and fresh, and the queues are known.
+
+        With a wrong text, the process that has read a correct one before goes on with that. Another one does not know
+        whose limits it would ignore.
+        """
+        trouble = self._all.trouble(self._settings.stale_seconds)
+        if trouble or self._good_queues is not None:
+            return trouble
+        _, wrong = self._queues()
+        return f"the ConfigMap {self._settings.queues_config} has no correct text: {wrong}" if wrong else ""
+
+    def apply_write_response(self, kind: Kind, obj: Json) -> None:
+        """Put the response to a write into the cache at once."""
+        {WORKFLOW: self.workflows, POD: self.pods}[kind].apply_write(obj)
+
+    def state(self) -> ClusterState:
+        """What the caches show now. An unchanged job is the same object as in the last call, and so are the nodes and
+        the pods if none of them has changed."""
+        kept = nodes, _, workflows, pods = [reflector.items() for reflector in self._all.members]
+        # A reflector returns the same mapping until one of its objects changes.
+        is_new = [now is not then for now, then in zip(kept, self._kept, strict=True)]
+        if not any(is_new):
+            return self._state
+        former, (queues, queue_trouble) = self._state, self._queues()
+        reads: dict[str, JobRead] = {item["read"].key: item["read"] for item in workflows.values()}
+        owners = _owners(reads)
+        if is_new[3] or owners != self._pods.owners:
+            self._pods = Pods.of((item["read"] for item in pods.values()), owners)
+        self._state = ClusterState(
+            _jobs(reads, self._pods, most_nodes=self._settings.most_nodes, former=former.jobs),
+            {item["read"].name: item["read"] for item in nodes.values()} if is_new[0] else former.nodes,
+            self._pods.all,
+            queues.queues,
+            queue_trouble,
+            queues.rules,
+        )
+        self._kept = kept
+        if self._seal is not None and len(self._seal) > 2 * len(reads) + _SPARE:
+            self._seal.keep({read.identity.uid for read in reads.values()})
+        return self._state
+
+    def _queues(self) -> tuple[QueueFile, str]:
+        for item in self.queues.items().values():
+            try:
+                self._good_queues = read_file(item["read"])
+            except InvalidError as error:
+                return self._good_queues or QueueFile(), str(error)
+            return self._good_queues, ""
+        self._good_queues = QueueFile()
+        return self._good_queues, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """Live pods: all, and by the key of their job. `owners`: the uid of each existing Workflow, by key."""
+
+    all: tuple[PodRead, ...]
+    by_job: Mapping[str, tuple[PodRead, ...]]
+    owners: Mapping[str, str]
+
+    @classmethod
+    def of(cls, pods: Iterable[PodRead], owners: Mapping[str, str]) -> Pods:
+        seen: list[PodRead] = []
+        by_job: dict[str, list[PodRead]] = {}
+        for pod in pods:
+            if pod.place is None:
+                seen.append(pod)
+            elif pod.job in owners and pod.owner != owners[pod.job]:
+                # A pod of an earlier job of this name, or one that only has a job's labels, belongs to no job. It
+                # still uses its node's capacity.
+                seen.append(replace(pod, job="", place=None))
+            else:
+                seen.append(pod)
+                by_job.setdefault(pod.job, []).append(pod)
+        return cls(tuple(seen), {job: tuple(mine) for job, mine in by_job.items()}, owners)
+
+
+def assemble(
+    workflows: Iterable[JobRead],
+    nodes: Iterable[NodeRead],
+    pods: Iterable[PodRead],
+    queues: tuple[QueueView, ...] = (),
+    queue_trouble: str = "",
+    *,
+    rules: tuple[NamespaceRule, ...] = (),
+    most_nodes: int = 0,
+) -> ClusterState:
+    """The cluster state of these objects: each job with its own pods.
+
+    A preemptible job whose Workflow has at least `most_nodes` of Argo's nodes is full (0: none is).
+    """
+    reads = {read.key: read for read in workflows}
+    sorted_pods = Pods.of(pods, _owners(reads))
+    jobs = _jobs(reads, sorted_pods, most_nodes=most_nodes, former=_NO_JOBS)
+    return ClusterState(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble, rules)
+
+
+def _owners(reads: Mapping[str, JobRead]) -> dict[str, str]:
+    return {key: read.identity.uid for key, read in reads.items()}
+
+
+def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: Mapping[str, Job]) -> Mapping[str, Job]:
+    """The jobs of these objects. A job that consists of the same objects as in `former` is reused, with the values that
+    it has cached."""
+    chains = _Chains(reads, pods.by_job)
+    after = chains.after
+    jobs: dict[str, Job] = {}
+    for key, read in reads.items():
+        mine, old = pods.by_job.get(key, ()), former.get(key)
+        # Fast path: most jobs are unchanged and have only one Workflow.
+        alone = not read.continues and read.name in ("", read.identity.name) and key not in after
+        if alone and old is not None and old.read is read and old.pods is mine and old.after is None:
+            jobs[key] = old
+            continue
+        job = Job(
+            read,
+            mine,
+            before=chains.before.get(key),
+            after=after.get(key),
+            old_pods=chains.old_pods(read),
+            is_full=bool(most_nodes) and read.is_preemptible and read.tree.count >= most_nodes,
+            known_as=chains.known_as(read),
+            submitted_seconds=chains.submitted(read),
+        )
+        jobs[key] = old if old is not None and old.is_made_of(job) else job
+    return jobs
+
+
+class _Chains:
+    """Which Workflow continues which, and the names of the jobs.
+
+    Users can edit the annotations that say so, so these may form cycles and forks. If several Workflows name the same
+    predecessor, one of them is its successor. A chain is followed only from its newest Workflow and only where both
+    ends name each other, so each Workflow is visited once whatever the annotations contain.
+    """
+
+    def __init__(self, reads: Mapping[str, JobRead], pods: Mapping[str, Sequence[PodRead]]) -> None:
+        self._reads, self._pods = reads, pods
+        self._detached: dict[str, dict[str, list[PodRead]]] = {}
+        self.before = {key: found for key, read in reads.items() if (found := _before(read, reads)) is not None}
+        self.after = {
+            found.key: reads[key]
+            for key, found in sorted(self.before.items())
+            if found.continued_in in ("", reads[key].identity.name)
+        }
+        claims = sorted((read.continues, read.continues_uid, key) for key, read in reads.items() if read.continues)
+        self._heirs = {(continued, uid): key for continued, uid, key in claims if continued not in reads}
+        current = [read for read in reads.values() if not self._is_superseded(read)]
+        self._keys = {read.key for read in current}
+        self._names = Counter(_named(read) for read in current)
+
+    def old_pods(self, read: JobRead) -> tuple[PodRead, ...]:
+        """Live pods of the Workflows before this one, if it is the newest of its job."""
+        out: list[PodRead] = []
+        at = read
+        while at.continues and not read.continued_in:
+            before = self.before.get(at.key)
+            if before is None:
+                if self._heirs.get((at.continues, at.continues_uid)) == at.key:
+                    out += self._detached_pods(at.continues).get(at.continues_uid, ())
+                break
+            if self.after.get(before.key) is not at:
+                break
+            out += self._pods.get(before.key, ())
+            if before.continued_in != at.identity.name:
+                break
+            at = before
+        return tuple(out)
+
+    def submitted(self, read: JobRead) -> float | None:
+        """When the first Workflow of this one's chain was created; None if that is this one.
+
+        The annotation `diflow/submitted` does not count, as a user could write an early time to move ahead in the
+        queue. Only an existing predecessor that names this Workflow proves an age.
+        """
+        at: JobRead = read
+        oldest: float | None = None
+        seen = {read.key}
+        while not read.continued_in and (before := self.before.get(at.key)) is not None and before.key not in seen:
+            if before.continued_in != at.identity.name:
+                break
+            seen.add(before.key)
+            at, oldest = before, before.created_seconds
+        return oldest
+
+    def known_as(self, read: JobRead) -> str:
+        """The key of the job that continues in this Workflow; "" if it is this Workflow's own key, or if another job
+        has that key now. It is unique among the Workflows that are current."""
+        if read.name in ("", read.identity.name):
+            return ""
+        title = "/".join(_named(read))
+        if self._is_superseded(read):
+            return title
+        return "" if title in self._keys or self._names[_named(read)] > 1 else title
+
+    def _is_superseded(self, read: JobRead) -> bool:
+        return bool(read.continued_in) or read.key in self.after
+
+    def _detached_pods(self, key: str) -> Mapping[str, Sequence[PodRead]]:
+        """Live pods of a deleted Workflow, by its uid."""
+        if key not in self._detached:
+            by_owner = self._detached[key] = {}
+            for pod in self._pods.get(key, ()):
+                by_owner.setdefault(pod.owner, []).append(pod)
+        return self._detached[key]
+
+
+def _before(read: JobRead, reads: Mapping[str, JobRead]) -> JobRead | None:
+    """The Workflow that this one continues, if it exists with the same uid."""
+    found = reads.get(read.continues) if read.continues and read.continues != read.key else None
+    return found if found is not None and found.identity.uid == read.continues_uid else None
+
+
+def _named(read: JobRead) -> tuple[str, str]:
+    return read.identity.namespace, read.name or read.identity.name
+
+
+def _trim_queues(obj: Json) -> Json | None:
+    metadata = obj["metadata"]
+    text = str((obj.get("data") or {}).get(QUEUES_KEY) or "queues: []")
+    return {"metadata": metadata, "read": text}

@@ -1,0 +1,183 @@
+"""A job as the allocator sees it: its Workflow, its pods, and the Workflows before and after it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+from diflow.allocator.watch.records import JobRead, PodRead
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job's Workflow and its live pods.
+
+    `before` and `after` are the previous and the next Workflow of the job, if they exist; `old_pods` are the live pods
+    of the previous ones. A full Workflow is too large for another round, which begins in the next Workflow. `known_as`:
+    the key of the job, if it is not this Workflow's. `submitted_seconds`: when the first existing Workflow of the job
+    was created, None if it is this one.
+    """
+
+    read: JobRead
+    pods: Sequence[PodRead]
+    before: JobRead | None = None
+    after: JobRead | None = None
+    old_pods: Sequence[PodRead] = ()
+    is_full: bool = False
+    known_as: str = ""
+    submitted_seconds: float | None = None
+
+    @property
+    def created_seconds(self) -> float:
+        """When the job was submitted: the creation of its first Workflow that still exists."""
+        return self.read.created_seconds if self.submitted_seconds is None else self.submitted_seconds
+
+    @property
+    def key(self) -> str:
+        return self.read.key
+
+    @property
+    def title(self) -> str:
+        """The job's "namespace/name", whichever Workflow it is in."""
+        return self.known_as or self.read.key
+
+    @property
+    def is_superseded(self) -> bool:
+        """The job continues in another Workflow, or that is decided."""
+        return bool(self.read.continued_in) or self.after is not None
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended or is ending, continues in another Workflow, or has a Workflow that cannot be read."""
+        read = self.read
+        return read.has_ended or read.is_stopping or bool(read.problem) or self.is_superseded
+
+    @property
+    def may_begin(self) -> bool:
+        """The previous Workflow, if there is one, names this one as its successor."""
+        return self.before is None or self.before.continued_in == self.read.identity.name
+
+    def is_made_of(self, other: Job) -> bool:
+        """Whether it consists of the same objects as `other`: comparing by identity is cheaper than by value."""
+        return (
+            self.read is other.read
+            and self.before is other.before
+            and self.after is other.after
+            and (self.is_full, self.known_as, self.submitted_seconds)
+            == (other.is_full, other.known_as, other.submitted_seconds)
+            and _are_the_same(self.pods, other.pods)
+            and _are_the_same(self.old_pods, other.old_pods)
+        )
+
+    def is_wanted(self, pod: PodRead) -> bool:
+        """Whether the pod is of the current round, not released, and not forgotten."""
+        job = self.read
+        return (
+            pod.place is not None
+            and pod.place.round == job.live.current
+            and pod.member not in job.live.released
+            and pod.identity.uid not in self.forgotten
+        )
+
+    @cached_property
+    def forgotten(self) -> Set[str]:
+        """The uids of the pods of the current round that Argo has made and then forgotten.
+
+        Argo makes a pod before it records its node. If that node is removed, as by a repair, or never recorded, Argo
+        goes on with an earlier attempt and looks at the pod no more. A pod is forgotten if its attempt is later than
+        all that are recorded of its replica, and the one before it is not recorded or has a live pod: Argo makes the
+        next attempt of a pod that has ended.
+        """
+        tree, current = self.read.tree, self.read.live.current
+        if tree.is_offloaded:
+            return frozenset()
+        later: list[tuple[PodRead, tuple[str, tuple[int, int, int, int]]]] = []
+        for pod in self.pods:
+            place = pod.place
+            if place is None or place.round != current or not place.is_repeated:
+                continue
+            of_round = (tree.restart_of.get(current, 0), place.incarnation, 0, 0)
+            recorded = max(tree.newest.get(pod.member, of_round), of_round)
+            if place.order > recorded:
+                later.append((pod, (pod.member, recorded)))
+        if not later:
+            return frozenset()
+        live = {(pod.member, pod.place.order) for pod in self.pods if pod.place and not pod.is_terminating}
+        return frozenset(pod.identity.uid for pod, before in later if before in live or not self._is_next(pod))
+
+    def _is_next(self, pod: PodRead) -> bool:
+        """Whether Argo has recorded an earlier attempt of the pod's replica, or of its round."""
+        place, tree = pod.place, self.read.tree
+        if place is None:
+            return False
+        return pod.member in tree.members if place.counted or place.uncounted else place.round in tree.restart_of
+
+    def members(self) -> Iterator[tuple[str, int, str]]:
+        """(task, index, member) of each replica that should run now."""
+        for role in self.read.roles:
+            for index in range(self.read.live.running(role.name)):
+                yield role.name, index, self.read.live.key(role.name, index)
+
+    def has_started(self) -> bool:
+        """Whether a replica of the current round, in its latest restart, was admitted or has finished."""
+        tree, latest = self.read.tree, self.latest_restart
+        if self.read.places_until and not latest:
+            return True  # its pods are created without gates
+        if any(not pod.is_gated for pod in self.current_pods if pod.place and pod.place.restart == latest):
+            return True
+        return latest <= tree.restart_of.get(self.read.live.current, 0) and any(
+            tree.is_done(member) for _, _, member in self.members()
+        )
+
+    @cached_property
+    def current_pods(self) -> Sequence[PodRead]:
+        """The pods of the current round, at most one for each granted replica: others are strays."""
+        found = [pod for pod in self.pods if self.is_wanted(pod) and self._is_granted(pod)]
+        latest: dict[str, PodRead] = {}
+        for pod in found:
+            other = latest.setdefault(pod.member, pod)
+            if other.place and pod.place and pod.place.order > other.place.order:
+                latest[pod.member] = pod
+        return found if len(latest) == len(found) else list(latest.values())
+
+    @cached_property
+    def strays(self) -> frozenset[str]:
+        """The uids of pods labelled as replicas that are not granted or have another pod: every user who may create
+        pods can make them. They give the job no claim to a place, and the allocator does not end them."""
+        wanted = frozenset(pod.identity.uid for pod in self.pods if self.is_wanted(pod))
+        return wanted - {pod.identity.uid for pod in self.current_pods}
+
+    def _is_granted(self, pod: PodRead) -> bool:
+        read, place = self.read, pod.place
+        if place is None:
+            return False
+        newest = read.live.member(read.live.current, place.task, place.index)
+        return place.index < read.live.counts.get(place.task, 0) and place.member == newest
+
+    def lacks(self) -> list[str]:
+        """The replicas of the current round ("worker-3") that have not finished and have no live pod."""
+        there, finished = {pod.member for pod in self.current_pods}, self.read.tree.finished
+        return [
+            f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
+        ]
+
+    @property
+    def is_incomplete(self) -> bool:
+        """It was admitted, and some of its first pods do not exist: those that do wait for them."""
+        read = self.read
+        return bool(read.places_until and not read.restarts and not read.tree.recreated and self.lacks())
+
+    @cached_property
+    def latest_restart(self) -> int:
+        seen = [pod.place.restart for pod in self.current_pods if pod.place]
+        return max([*seen, self.read.tree.restart_of.get(self.read.live.current, 0)])
+
+    def leaving(self) -> list[PodRead]:
+        """Live pods that should end."""
+        return [pod for pod in self.pods if not self.is_wanted(pod)]
+
+
+def _are_the_same(some: Sequence[PodRead], others: Sequence[PodRead]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))

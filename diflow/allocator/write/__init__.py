@@ -1,0 +1,1 @@
+"""The writes, as plain values, and their only sender."""

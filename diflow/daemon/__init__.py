@@ -1,0 +1,1 @@
+"""What the processes of diflow share: leadership, probes, logs, settings from the environment."""

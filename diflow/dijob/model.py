@@ -1,0 +1,816 @@
+"""The DIJob as a frozen and validated model.
+
+It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), but neither Argo nor clusters;
+`workflow()`, `submit()`, `wait()` and `delete()` delegate to the packages that do.
+"""
+
+from __future__ import annotations
+
+import marshal
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
+from difflib import get_close_matches
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from diflow.common import keys, limits, names, quantities
+from diflow.common.errors import InvalidError
+from diflow.common.words import shortened
+from diflow.dijob import manifests
+from diflow.dijob.rules import ditask
+from diflow.dijob.rules.complaints import as_invalid, describe
+from diflow.dijob.rules.failurerules import FailurePolicy
+from diflow.dijob.rules.generations import refuse_older, with_tasks
+from diflow.dijob.rules.metadata import check_annotations, check_labels
+from diflow.dijob.rules.podrules import check_image, check_mounts, work_container
+from diflow.dijob.rules.podtemplate import check_pod_template, check_volumes
+from diflow.dijob.rules.syntax import qualified_name
+from diflow.dijob.yamltext import dump_yaml
+from diflow.record import memory, untrusted
+from diflow.record.memo import MIB, remembered
+from diflow.record.parameters import split_manifest
+from diflow.record.patches import canonical_json
+
+if TYPE_CHECKING:
+    from hera.workflows import Workflow
+
+    from diflow.kube.api import Cluster
+    from diflow.record.status.status import JobStatus
+
+TaskType = Literal["learner", "collector", "evaluator", "none"]
+Priority = Literal["normal", "high"]
+CleanPodPolicy = Literal["Running", "All", "None"]
+Scheduling = Literal["none", "gang"]
+HealthAction = Literal["report", "restart"]
+
+# Fields of DI-orchestrator's manifests without a meaning in diflow: dropped without a warning.
+_IGNORED = frozenset({"group"})
+_MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
+_IN_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
+_HEAD = {"apiVersion": keys.API_VERSION, "kind": keys.KIND}
+_WITHOUT_REFERENCES = 2  # a version of marshal in which equal data has equal bytes
+# Metadata that the API server adds, as in the output of `kubectl get -o yaml`.
+_SERVER_METADATA = frozenset(
+    {
+        "creationTimestamp",
+        "generation",
+        "resourceVersion",
+        "uid",
+        "managedFields",
+        "selfLink",
+        "ownerReferences",
+        "finalizers",
+    }
+)
+
+
+class UnknownFieldWarning(UserWarning):
+    """A manifest has a field that diflow does not know; it is dropped. Its arguments are the text and the path; `meant`
+    is the known field with a similar name, or "".
+    """
+
+    meant: str = ""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+_COLLECTED: Final[ContextVar[list[UnknownFieldWarning] | None]] = ContextVar("unknown_fields", default=None)
+
+
+@contextmanager
+def unknown_fields() -> Iterator[list[UnknownFieldWarning]]:
+    """Collect the warnings about unknown fields of this thread, which then are shown to nobody.
+
+    `warnings.catch_warnings` changes the whole process: it would take the warnings of other threads, which read the
+    jobs of other users, and may leave itself in force.
+    """
+    found: list[UnknownFieldWarning] = []
+    token = _COLLECTED.set(found)
+    try:
+        yield found
+    finally:
+        _COLLECTED.reset(token)
+
+
+class _Model(BaseModel):
+    """Frozen, with camelCase aliases, and with InvalidError as its errors."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        strict=False,
+        validate_default=True,
+    )
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise as_invalid(error) from None
+
+
+Part = TypeVar("Part", bound=_Model)
+
+
+class Task(_Model):
+    """One role of a job: `replicas` pods made from one `template`.
+
+    `template` is a Kubernetes PodTemplateSpec as plain data. The main container is the one named `di-container`, or the
+    first one. A preemptible job's task may run with any number from `min_replicas` to `max_replicas`. `node_unit`: only
+    multiples of it run, for programs whose parallelism needs whole groups of nodes. `max_memory`: the most memory that
+    a replica may get after it ran out of memory (`DIJob.failure_policy`).
+    """
+
+    type: TaskType = "none"
+    name: str = ""
+    replicas: int = Field(1, ge=1, le=limits.MOST_REPLICAS, strict=True)
+    min_replicas: int | None = Field(None, ge=1, le=limits.MOST_REPLICAS, strict=True)
+    max_replicas: int | None = Field(None, ge=1, le=limits.MOST_REPLICAS, strict=True)
+    node_unit: int | None = Field(None, ge=1, le=limits.MOST_REPLICAS, strict=True)
+    max_memory: str | None = Field(None, max_length=limits.LONGEST_QUANTITY)
+    template: dict[str, Any]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_type(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not data.get("name") and data.get("type", "none") != "none":
+            data = {**data, "name": data["type"]}
+        if isinstance(data, dict) and "template" in data:
+            template, unknown = _checked_template(data["template"])
+            _warn(unknown)
+            data = {**data, "template": template}
+        return data
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        low = self.min_replicas if self.min_replicas is not None else self.replicas
+        high = self.max_replicas if self.max_replicas is not None else self.replicas
+        if self.min_replicas is not None and self.min_replicas > high:
+            raise InvalidError(f"minReplicas {low} is above {high}", path="minReplicas")
+        if self.min_replicas is not None and self.replicas < low:
+            raise InvalidError(f"replicas {self.replicas} is below minReplicas {low}", path="replicas")
+        if self.replicas > high:
+            raise InvalidError(f"replicas {self.replicas} is above maxReplicas {high}", path="replicas")
+        counts = {"replicas": self.replicas, "minReplicas": self.min_replicas, "maxReplicas": self.max_replicas}
+        for field, count in counts.items():
+            if self.node_unit and count and count % self.node_unit:
+                raise InvalidError(f"{field} {count} is not a multiple of nodeUnit {self.node_unit}", path=field)
+        return self
+
+    @model_validator(mode="after")
+    def _memory_is_a_bound(self) -> Self:
+        if self.max_memory is not None:
+            most = quantities.amount("memory", self.max_memory, "maxMemory")
+            has, _ = memory.of_container(self.work_container.get("resources"))
+            if most > memory.MOST_MIB:
+                raise InvalidError(f"{self.max_memory} is more than any node has", path="maxMemory")
+            if most < max(1, has):
+                raise InvalidError(f"{self.max_memory} is less than the replicas have at first", path="maxMemory")
+        return self
+
+    @property
+    def work_container(self) -> dict[str, Any]:
+        """The main container of its template."""
+        containers: list[dict[str, Any]] = self.template["spec"]["containers"]
+        return containers[work_container(containers)]
+
+
+class Topology(_Model):
+    """Where the replicas of a job have to be. `required`: a level of the cluster's topology, by its name or node label:
+    all of them are in one domain of it, such as one rack, at every size and after every move."""
+
+    required: str = Field(strict=True)
+
+    @model_validator(mode="after")
+    def _is_a_label(self) -> Self:
+        qualified_name(self.required, "required")
+        return self
+
+
+class NodeCheck(_Model):
+    """A check of the nodes before the work, in an init container of each pod.
+
+    Without `command` it is diflow's own, which `image` must contain (by default diflow's image). A command of the
+    user's fails if the node is not fit. `timeout_seconds`: the longest time of diflow's own check. `max_moves`: how
+    often the gang is placed again because of it.
+    """
+
+    image: str | None = Field(None, min_length=1, max_length=limits.LONGEST_IMAGE, strict=True)
+    command: tuple[str, ...] | None = Field(None, min_length=1, max_length=limits.MOST_COMMAND)
+    timeout_seconds: int = Field(120, ge=10, le=limits.MOST_CHECK_SECONDS, strict=True)
+    max_moves: int = Field(3, ge=0, le=limits.MOST_CHECK_MOVES, strict=True)
+
+    @model_validator(mode="after")
+    def _a_command_has_an_image(self) -> Self:
+        if self.command is not None and self.image is None:
+            raise InvalidError("is missing: a command of your own needs the image that has it", path="image")
+        if self.image is not None:
+            check_image(self.image, path="image")
+        return self
+
+
+MONITOR_RESOURCES: dict[str, dict[str, str]] = {
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+    "limits": {"memory": "256Mi"},
+}
+"""Of the monitor: it reads a file each second. The memory of a checkpoint counts for the container that wrote it."""
+
+
+class Monitor(_Model):
+    """A container beside the work that reports its steps and what it uses.
+
+    `checkpoint_volume`: a volume of the job to which it saves the last complete checkpoint that the work has left in
+    memory when it ends without success; `checkpoint_path` is the folder there, by
+    default `checkpoints/<name of the job>`: jobs that share a folder would replace each other's checkpoints.
+    """
+
+    checkpoint_volume: str | None = Field(None, strict=True)
+    checkpoint_path: str | None = Field(None, min_length=1, max_length=limits.LONGEST_CHECKPOINT_PATH, strict=True)
+
+    @model_validator(mode="after")
+    def _path_is_inside(self) -> Self:
+        if self.checkpoint_volume is not None:
+            names.check_label(self.checkpoint_volume, what="the volume's name", path="checkpointVolume")
+        parts = self.checkpoint_path.split("/") if self.checkpoint_path is not None else ()
+        if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", part, re.ASCII) for part in parts):
+            text = "must be a relative path of letters, digits, dashes, dots and underscores, without '..'"
+            raise InvalidError(text, path="checkpointPath")
+        return self
+
+
+class Health(_Model):
+    """How long the replicas of a job may be quiet, in seconds (0: as long as they like), and what follows.
+
+    `heartbeat_seconds`: without any sign of life. `progress_seconds`: without a further step; before the first one
+    `first_progress_seconds`. `action`: `report` names the replicas, `restart` also starts the silent and
+    stalled ones again, at most `max_restarts` times, which does not count against the backoffLimit.
+    """
+
+    heartbeat_seconds: int = Field(600, ge=0, le=limits.MOST_HEALTH_SECONDS, strict=True)
+    # The progress of a job that saves for ten minutes rests for longer than ten minutes, by the step around that.
+    progress_seconds: int = Field(900, ge=0, le=limits.MOST_HEALTH_SECONDS, strict=True)
+    first_progress_seconds: int = Field(7200, ge=0, le=limits.MOST_HEALTH_SECONDS, strict=True)
+    action: HealthAction = "report"
+    max_restarts: int = Field(3, ge=1, le=limits.MOST_HEALTH_RESTARTS, strict=True)
+
+    @model_validator(mode="after")
+    def _server_may_be_away(self) -> Self:
+        for name in ("heartbeat_seconds", "progress_seconds", "first_progress_seconds"):
+            if 0 < getattr(self, name) < limits.LEAST_HEALTH_SECONDS:
+                text = f"must be 0, which is no limit, or at least {limits.LEAST_HEALTH_SECONDS}"
+                raise InvalidError(text, path=to_camel(name))
+        return self
+
+
+class DIJob(_Model):
+    """A job of one or more tasks, run as one Argo Workflow.
+
+    `namespace` None means the namespace of the current context. `backoff_limit` is how often a failed replica is
+    restarted (for a preemptible job: the whole round). Eviction, preemption and lost nodes are not counted.
+    `scheduling` None is decided by the cluster at submission: `gang` if the allocator is installed, else `none`, which
+    leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
+    kept; None is decided by the cluster at submission: what the administrator has set, else without end.
+    `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
+    `node_check`: a check of the nodes before the work, which leaves bad ones out; in manifests also `true`.
+    `monitor`: a container beside the work that reports for it; in manifests also `true`.
+    `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
+    outside.
+    `pending_seconds`: how long the pods of an admitted job may be pending; then a job that may shrink goes on with
+    those that have started, and another one is placed again. `health`: the deadlines by which silent and stalled
+    replicas are found; None: they are not looked for.
+    """
+
+    name: str
+    namespace: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    tasks: tuple[Task, ...] = Field(min_length=1)
+    priority: Priority = "normal"
+    preemptible: bool = Field(False, strict=True)
+    backoff_limit: int = Field(3, ge=0, le=limits.MOST_BACKOFF_LIMIT, strict=True)
+    clean_pod_policy: CleanPodPolicy = "Running"
+    volumes: tuple[dict[str, Any], ...] = ()
+    queue: str | None = None
+    topology: Topology | None = None
+    scheduling: Scheduling | None = None
+    ttl_seconds_after_finished: int | None = Field(
+        None, ge=limits.LEAST_TTL_SECONDS, le=limits.MOST_TTL_SECONDS, strict=True
+    )
+    start_deadline_seconds: int | None = Field(None, ge=1, le=limits.MOST_START_SECONDS, strict=True)
+    node_check: NodeCheck | None = None
+    monitor: Monitor | None = None
+    failure_policy: FailurePolicy | None = None
+    health: Health | None = None
+    pending_seconds: int | None = Field(
+        None, ge=limits.LEAST_PENDING_SECONDS, le=limits.MOST_START_SECONDS, strict=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parts_are_checked_with_their_path(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        for name in ("cleanPodPolicy", "clean_pod_policy"):
+            if data.get(name) == "":  # as written by DI-orchestrator's own programs
+                del data[name]
+            elif name in data and not (isinstance(data[name], str) and data[name] in get_args(CleanPodPolicy)):
+                text = f"Invalid CleanPodPolicy {shortened(str(data[name]), 80)}, expected in [None, Running, All]"
+                raise InvalidError(text, path="spec.cleanPodPolicy")
+        if isinstance(data.get("tasks"), list | tuple):
+            _limit("tasks", len(data["tasks"]), limits.MOST_TASKS, path="spec.tasks")
+            data["tasks"] = tuple(_task(item, i) for i, item in enumerate(data["tasks"]))
+        if data.get("volumes") is not None:
+            given = list(data["volumes"]) if isinstance(data["volumes"], list | tuple) else data["volumes"]
+            volumes, unknown = check_volumes(given, path="spec.volumes")
+            _warn(unknown)
+            data["volumes"] = tuple(volumes)
+        for name, part in _PARTS.items():
+            for given in dict.fromkeys((name, to_camel(name))):
+                if data.get(given) is not None:
+                    data[given] = part(data[given])
+        return data
+
+    @model_validator(mode="after")
+    def _an_allocator_is_there_for_its_fields(self) -> Self:
+        of_allocator = {
+            "topology": self.topology,
+            "startDeadlineSeconds": self.start_deadline_seconds,
+            "nodeCheck": self.node_check,
+            "health": self.health,
+            "pendingSeconds": self.pending_seconds,
+        }
+        for name, value in of_allocator.items():
+            if value is not None and self.scheduling == "none":
+                raise InvalidError("needs the allocator, which `scheduling: none` excludes", path=f"spec.{name}")
+        return self
+
+    @model_validator(mode="after")
+    def _failures_are_of_its_containers(self) -> Self:
+        if self.failure_policy is None:
+            for i, task in enumerate(self.tasks):
+                if task.max_memory is not None:
+                    text = "has no effect without spec.failurePolicy, whose rules give a replica more memory"
+                    raise InvalidError(text, path=f"spec.tasks[{i}].maxMemory")
+            return self
+        known = {container.get("name") for task in self.tasks for container in _containers(task)}
+        mains = {task.work_container.get("name") for task in self.tasks}
+        for i, rule in enumerate(self.failure_policy.given()):
+            path = f"spec.failurePolicy.rules[{i}].onExitCodes.containerName"
+            if rule.container and rule.container not in known:
+                raise InvalidError("no task has a container of this name", path=path)
+            if rule.action == "MoreMemory" and rule.container and rule.container not in mains:
+                raise InvalidError("only the main container of a task gets more memory", path=path)
+        return self
+
+    @model_validator(mode="after")
+    def _tasks_go_together(self) -> Self:
+        """DI-orchestrator's rules, in its order (task by task, then unique names) and with its messages."""
+        types: set[str] = set()
+        for i, task in enumerate(self.tasks):
+            if task.type != "none" and task.type in types:
+                raise InvalidError(f"the number of {task.type} task is more than one", path="spec.tasks")
+            if task.type == "none" and not task.name:
+                raise InvalidError("none type task has no name", path=f"spec.tasks[{i}]")
+            types.add(task.type)
+        seen: set[str] = set()
+        for i, task in enumerate(self.tasks):
+            if task.name in seen:
+                raise InvalidError(f"there is more than one task named {task.name}", path=f"spec.tasks[{i}].name")
+            seen.add(task.name)
+        return self
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        names.check_job(self.name)
+        if self.namespace is not None:
+            names.check_label(self.namespace, what="the namespace", path="metadata.namespace")
+        if self.queue is not None:
+            names.check_label(self.queue, what="the queue's name", path="spec.queue")
+        for i, task in enumerate(self.tasks):
+            path = f"spec.tasks[{i}].name"
+            names.check_task(task.name, path=path)
+            names.check_hostname(self.name, task.name, task.max_replicas or task.replicas, path=path)
+        return self
+
+    @model_validator(mode="after")
+    def _metadata_is_the_users_own(self) -> Self:
+        check_labels(self.labels, path="metadata.labels")
+        check_annotations(self.annotations, path="metadata.annotations")
+        size = sum(
+            len(f"{key}{value}".encode()) for part in (self.labels, self.annotations) for key, value in part.items()
+        )
+        _limit("bytes of labels and annotations", size, limits.MOST_METADATA_BYTES, path="metadata")
+        return self
+
+    @model_validator(mode="after")
+    def _mounts_have_volumes(self) -> Self:
+        for i, task in enumerate(self.tasks):
+            check_mounts(task.template["spec"], self.volumes, f"spec.tasks[{i}].template.spec")
+        return self
+
+    @model_validator(mode="after")
+    def _names_of_containers_are_free(self) -> Self:
+        taken = {keys.CHECK_CONTAINER: "nodeCheck"} if self.node_check is not None else {}
+        if self.monitor is not None:
+            taken[keys.MONITOR_CONTAINER] = "monitor"
+        for i, task in enumerate(self.tasks):
+            for container in _containers(task):
+                if field := taken.get(str(container.get("name"))):
+                    path = f"spec.tasks[{i}].template.spec"
+                    raise InvalidError(f"spec.{field} adds a container named {container['name']!r} already", path=path)
+        return self
+
+    @model_validator(mode="after")
+    def _checkpoints_have_a_volume(self) -> Self:
+        volume = self.monitor.checkpoint_volume if self.monitor is not None else None
+        for task in self.tasks if volume is not None else ():
+            own = (*self.volumes, *task.template["spec"].get("volumes", ()))
+            if all(given.get("name") != volume for given in own):
+                text = f"there is no volume {volume!r} in spec.volumes, nor in the template of task {task.name}"
+                raise InvalidError(text, path="spec.monitor.checkpointVolume")
+        return self
+
+    @model_validator(mode="after")
+    def _is_not_too_large(self) -> Self:
+        """The limits that protect the readers of a job: Argo, the allocator and the server (`bounds`)."""
+        replicas = sum(_most(task) for task in self.tasks)
+        _limit("replicas in all", replicas, limits.MOST_REPLICAS, path="spec.tasks")
+        containers = [c for task in self.tasks for c in _containers(task)]
+        asked = {
+            name
+            for container in containers
+            for kind in ("requests", "limits")
+            for name in container.get("resources", {}).get(kind, ())
+        }
+        _limit("different resources", len(asked), limits.MOST_RESOURCES, path="spec.tasks")
+        ports = sum(len(container.get("ports", ())) for container in containers)
+        _limit("ports", ports, limits.MOST_PORTS, path="spec.tasks")
+        self.check_hosts()
+        size = len(canonical_json(self.to_manifest()).encode())
+        _limit("bytes as JSON", size, limits.MOST_MANIFEST_BYTES, path="spec")
+        return self
+
+    @property
+    def has_short_hosts(self) -> bool:
+        """Whether its hosts are listed without their domain, in which its pods then look names up: it may have more
+        than MOST_FULL_HOSTS replicas, and each pod has the list. Not with DNS settings of the user's own."""
+        own = ("dnsConfig", "dnsPolicy", "hostNetwork")
+        return sum(_most(task) for task in self.tasks) > limits.MOST_FULL_HOSTS and not any(
+            name in task.template["spec"] for task in self.tasks for name in own
+        )
+
+    def check_hosts(self, *, short: bool | None = None) -> None:
+        """Raises InvalidError if the names of all hosts are too long, as every container has those of each task.
+
+        `short`: whether they are listed without their domain, if that was decided for other numbers of replicas.
+        """
+        short = self.has_short_hosts if short is None else short
+        # An unknown namespace may have a name of the maximum length.
+        namespace = len(self.namespace) if self.namespace is not None else keys.LABEL_LIMIT
+        domain = 0 if short else 1 + len(names.domain("")) + namespace
+        size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
+        what = "bytes of host names, which every container has in one variable"
+        _limit(what, size, limits.MOST_HOST_BYTES, path="spec.tasks")
+        self._check_ditask(namespace)
+        for i, task in enumerate(self.tasks if not short and len(self.tasks) > 1 else ()):
+            in_pod = size * (1 + 2 * len(_containers(task)))
+            what = "bytes of host names in a pod, twice for each of its containers"
+            _limit(what, in_pod, limits.MOST_POD_BYTES, path=f"spec.tasks[{i}].template.spec.containers")
+
+    def _check_ditask(self, namespace: int) -> None:
+        """Raises InvalidError if the variables of `ditask` are not possible. `namespace`: the length of its name."""
+        engine = ditask.of_annotations(self.annotations)
+        if engine is None:
+            return
+        if len(self.tasks) > 1:
+            raise InvalidError("is for jobs of one task", path=f"metadata.annotations[{keys.DITASK}]")
+        task = self.tasks[0]
+        host = names.host(self.name, "n" * namespace, task.name, _most(task) - 1)
+        size = engine.most_bytes(_most(task), host)
+        what = "bytes of addresses of other replicas, which the last one has in one variable"
+        _limit(what, size, limits.MOST_HOST_BYTES, path="spec.tasks")
+
+    @classmethod
+    def from_manifest(cls, manifest: Any) -> Self:
+        """Read a DIJob manifest given as plain data. Unknown fields warn (UnknownFieldWarning) and are dropped."""
+        if not isinstance(manifest, dict):
+            raise InvalidError(
+                f"a DIJob is a mapping with apiVersion, kind, metadata and spec, not {describe(manifest)}"
+            )
+        refuse_older(manifest)
+        kind, version = manifest.get("kind"), manifest.get("apiVersion")
+        if kind != keys.KIND:
+            raise InvalidError(f"must be {keys.KIND}, not {describe(kind)}", path="kind")
+        if version != keys.API_VERSION:
+            raise InvalidError(f"must be {keys.API_VERSION}, not {describe(version)}", path="apiVersion")
+        _warn([key for key in manifest if key not in _MANIFEST], _MANIFEST)
+        manifest = with_tasks(manifest)
+        fields = _in_manifests(cls) - _IN_METADATA
+        metadata = _known(manifest, "metadata", _IN_METADATA, ignored=_SERVER_METADATA)
+        spec = _known(manifest, "spec", fields, ignored=_IGNORED)
+        if "name" not in metadata:
+            raise InvalidError("is missing: give the job a name", path="metadata.name")
+        if "tasks" not in spec:
+            raise InvalidError("is missing: a job has at least one task", path="spec.tasks")
+        try:
+            return cls(**metadata, **spec)
+        except InvalidError as error:
+            raise _in_manifest(error) from None
+
+    @classmethod
+    def from_yaml(cls, source: str | Path) -> Self:
+        """Read a DIJob from YAML or JSON text, or from the file at a Path (a str is always the text itself).
+
+        Of several objects the only DIJob is taken. Duplicate keys warn (DuplicateKeyWarning).
+        """
+        found = manifests.read_file(source) if isinstance(source, Path) else manifests.read(source)
+        document = manifests.only_job(found)
+        for text in document.warnings():
+            warnings.warn(manifests.DuplicateKeyWarning(text), stacklevel=2)
+        return cls.from_manifest(document.data)
+
+    @classmethod
+    def from_cluster(cls, name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> DIJob:
+        """The job `name` of a cluster: its DIJob object, or else the job that its Workflow was made of.
+
+        Raises NotFoundError if there is neither.
+        """
+        from diflow.jobs import dijobs  # noqa: PLC0415
+
+        return dijobs.from_cluster(name, namespace=namespace, cluster=cluster)
+
+    def to_manifest(self) -> dict[str, Any]:
+        """The job as a DIJob manifest, without the fields that have their default."""
+        spec = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        metadata = {key: spec.pop(key) for key in list(spec) if key in _IN_METADATA}
+        for task in spec["tasks"]:
+            if task.get("type") == task.get("name"):
+                task.pop("name", None)
+        if "volumes" in spec:
+            spec["volumes"] = list(spec["volumes"])
+        return {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": metadata, "spec": spec}
+
+    def to_yaml(self) -> str:
+        """The job as a DIJob manifest in YAML."""
+        return dump_yaml(self.to_manifest())
+
+    def workflow(self) -> Workflow:
+        """The Argo Workflow of this job, as a Hera Workflow. No request is sent."""
+        from diflow.workflows import build  # noqa: PLC0415 (Hera takes half a second to import)
+
+        return build(self)
+
+    def submit(self, *, cluster: Cluster | None = None) -> Self:
+        """Create the job's Workflow. Returns the job with its namespace.
+
+        Waits up to a minute until the pods of an earlier job of this name are gone. Raises ConflictError if they stay,
+        or the name is taken.
+        """
+        from diflow.jobs import submit  # noqa: PLC0415
+
+        return submit.submit(self, cluster=cluster)
+
+    def wait(self, *, timeout_seconds: float | None = None, cluster: Cluster | None = None) -> JobStatus:
+        """Wait until the job has ended and return its status.
+
+        Raises JobFailedError if it failed, TimeoutError after `timeout_seconds`.
+        """
+        from diflow.jobs import wait  # noqa: PLC0415
+
+        return wait.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
+
+    def delete(self, *, cluster: Cluster | None = None) -> None:
+        """Delete the job's Workflow and its dependents. A missing job is not an error."""
+        from diflow.jobs import delete  # noqa: PLC0415
+
+        delete.delete(self.name, namespace=self.namespace, cluster=cluster)
+
+    def _repr_html_(self) -> str:
+        from diflow.dijob.html import job_card  # noqa: PLC0415
+
+        return job_card(self)
+
+
+def read_annotation(text: str) -> DIJob:
+    """The DIJob in the annotation `diflow/dijob` of a Workflow, fully validated. Raises InvalidError."""
+    found = split_manifest(text)
+    name = found[0].get("name") if found is not None else None
+    if found is None or not isinstance(name, str):
+        return _read_manifest(text)
+    metadata, spec = found
+    # A user's jobs often differ in their names alone, of which only the length matters to the rest.
+    rest = canonical_json({key: value for key, value in metadata.items() if key != "name"})
+    try:
+        names.check_job(name)
+        return _read_nameless((rest, spec, len(name))).model_copy(update={"name": name})
+    except InvalidError:
+        return _read_manifest(text)  # for the error with the job's own name
+
+
+@remembered(most_bytes=8 * MIB, size=lambda key: 100 + len(key[0]) + len(key[1]))  # a result takes up to 16 times that
+def _read_nameless(key: tuple[str, str, int]) -> DIJob:
+    """The job of (metadata without a name, spec) with some name of this length. Raises InvalidError."""
+    rest, spec, length = key
+    metadata = {**untrusted.load(rest), "name": "x" * length}
+    # Parsed by itself: a text that goes on after the spec has other fields, which would take precedence.
+    return _valid(lambda: {**_HEAD, "metadata": metadata, "spec": untrusted.load(spec)})
+
+
+@remembered(most_bytes=8 * MIB)  # the result takes up to 16 times as much
+def _read_manifest(text: str) -> DIJob:
+    return _valid(lambda: untrusted.load(text))
+
+
+def _valid(manifest: Callable[[], Any]) -> DIJob:
+    try:
+        with unknown_fields():
+            return DIJob.from_manifest(manifest())
+    except InvalidError as error:
+        raise InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({error})") from None
+    except (ValueError, RecursionError):
+        raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
+
+
+@cache
+def _in_manifests(model: type[BaseModel]) -> frozenset[str]:
+    """The names of a model's fields in manifests."""
+    return frozenset(to_camel(name) for name in model.model_fields)
+
+
+def _limit(what: str, number: int, bound: int, *, path: str) -> None:
+    if number > bound:
+        raise InvalidError(f"the job has {number:,} {what}, at most {bound:,} are allowed (docs/limits.md)", path=path)
+
+
+def _most(task: Task) -> int:
+    """The maximum number of replicas of a task."""
+    return task.max_replicas or task.replicas
+
+
+def _containers(task: Task) -> list[dict[str, Any]]:
+    spec = task.template["spec"]
+    return [*spec["containers"], *spec.get("initContainers", ())]
+
+
+def _task(item: Any, index: int) -> Task:
+    if isinstance(item, Task):
+        return item
+    path = f"spec.tasks[{index}]"
+    given = _given(Task, item, path)
+    with unknown_fields() as found, _at(path):
+        task = Task(**given)
+    _warn([f"{path}.{warning.args[1]}" for warning in found])
+    return task
+
+
+def _checked_template(data: Any) -> tuple[dict[str, Any], list[str]]:
+    """As `check_pod_template`, once for equal templates: those of a user's jobs are often equal."""
+    try:
+        packed = marshal.dumps(data, _WITHOUT_REFERENCES)
+    except ValueError:  # not plain, or too deep
+        return check_pod_template(data)
+    found: tuple[dict[str, Any], list[str]] = marshal.loads(_checked_packed(packed))  # noqa: S302 (written by it)
+    return found
+
+
+@remembered(most_bytes=4 * MIB)
+def _checked_packed(packed: bytes) -> bytes:
+    return marshal.dumps(check_pod_template(marshal.loads(packed)))  # noqa: S302 (written above)
+
+
+def _failure_policy(item: Any) -> FailurePolicy:
+    if isinstance(item, FailurePolicy):
+        return item
+    path = "spec.failurePolicy"
+    try:
+        return FailurePolicy.of(_mapping(item, path))
+    except InvalidError as error:
+        inner = error.path.removeprefix(path).removeprefix(".")
+        raise InvalidError(error.message, path=f"{path}.{inner}" if inner else path) from None
+
+
+def _topology(item: Any) -> Topology:
+    if isinstance(item, Topology):
+        return item
+    path = "spec.topology"
+    given = _given(Topology, item, path)
+    if "required" not in given:
+        raise InvalidError("is missing: name a level of the cluster's topology", path=f"{path}.required")
+    with _at(path):
+        return Topology(**given)
+
+
+def _part(model: type[Part], item: Any, path: str) -> Part:
+    """A part of a spec."""
+    if isinstance(item, model):
+        return item
+    given = _given(model, item, path)
+    with _at(path):
+        return model(**given)
+
+
+def _switched(model: type[Part], item: Any, path: str) -> Part | None:
+    """A part of a spec that may be `true` for its defaults, and `false` for nothing."""
+    if item is False:
+        return None
+    if item is True:
+        return model()
+    if not isinstance(item, model | dict):
+        raise InvalidError(f"must be true, false or a mapping, not {describe(item)}", path=path)
+    return _part(model, item, path)
+
+
+def _given(model: type[BaseModel], item: Any, path: str) -> dict[str, Any]:
+    """The known fields of a part of a spec that are set; the others warn."""
+    data = _mapping(item, path)
+    known = _in_manifests(model) | model.model_fields.keys()
+    _warn([f"{path}.{key}" for key in data if key not in known], known)
+    return {key: value for key, value in data.items() if key in known and value is not None}
+
+
+@contextmanager
+def _at(path: str) -> Iterator[None]:
+    """Errors of the part at this path have its path."""
+    try:
+        yield
+    except InvalidError as error:
+        raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
+
+
+_MOST_HINTS: Final = 20
+_LONGEST_NAME: Final = 64
+
+_PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
+    "topology": _topology,
+    "failure_policy": _failure_policy,
+    "health": partial(_part, Health, path="spec.health"),
+    "node_check": partial(_switched, NodeCheck, path="spec.nodeCheck"),
+    "monitor": partial(_switched, Monitor, path="spec.monitor"),
+}
+"""The parts of a spec, read by themselves for errors with their path."""
+
+
+def same_part(name: str, one: Any, other: Any) -> bool:
+    """Whether two values of `node_check` or `monitor`, as manifests have them, mean the same: `true` is `{}`."""
+    with unknown_fields():
+        try:
+            found = [_PARTS[name](value) if value is not None else None for value in (one, other)]
+        except InvalidError:
+            return False
+    return found[0] == found[1]
+
+
+def _mapping(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidError(f"must be a mapping, not {describe(value)}", path=path)
+    for key in value:
+        if not isinstance(key, str):
+            raise InvalidError(f"the key {describe(key)} must be text: put it in quotes", path=path)
+    return value
+
+
+def _known(manifest: dict[str, Any], part: str, known: Set[str], *, ignored: Set[str]) -> dict[str, Any]:
+    """The known fields of `part` that are set; the others warn unless they are `ignored`."""
+    given = _mapping(manifest.get(part) or {}, part)
+    _warn([f"{part}.{key}" for key in given if key not in known and key not in ignored], known)
+    return {key: value for key, value in given.items() if key in known and value is not None}
+
+
+def _in_manifest(error: InvalidError) -> InvalidError:
+    """Convert a field of the model to its path in a manifest."""
+    head = error.path.split(".", 1)[0].split("[", 1)[0]
+    if head in ("", "spec", "metadata", "kind", "apiVersion"):
+        return error
+    root = "metadata" if head in _IN_METADATA else "spec"
+    return InvalidError(error.message, path=f"{root}.{error.path}")
+
+
+def _warn(paths: list[str], known: Iterable[str] = ()) -> None:
+    """Warn of unknown fields; `known` are the names that were possible there."""
+    names, collected = sorted(known), _COLLECTED.get()
+    for number, path in enumerate(paths):
+        meant = _meant(path.rpartition(".")[2], names) if number < _MOST_HINTS else ""
+        hint = f": did you mean {meant}?" if meant else ""
+        warning = UnknownFieldWarning(f"{path} is not known and is left out{hint}", path)
+        warning.meant = meant
+        if collected is None:
+            warnings.warn(warning, stacklevel=4)
+        else:
+            collected.append(warning)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """The known name that was probably meant; "" if none is close."""
+    close = get_close_matches(name, known, n=1, cutoff=0.75) if len(name) <= _LONGEST_NAME else []
+    return close[0] if close else ""

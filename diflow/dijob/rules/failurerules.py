@@ -1,0 +1,79 @@
+"""The failure policy of a job as models (`spec.failurePolicy`). What its rules mean is in `diflow.record.argo.failures`."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from diflow.common.errors import InvalidError
+from diflow.dijob import failurepolicy
+from diflow.dijob.failurepolicy import Action, GivenRule, Operator, PolicyError
+from diflow.dijob.rules.complaints import as_invalid
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise as_invalid(error) from None
+
+
+class OnExitCodes(_Model):
+    """A rule about the exit code of a container that failed; of any of them without `container_name`."""
+
+    operator: Operator
+    values: tuple[int, ...]
+    container_name: str | None = None
+
+
+class OnPodCondition(_Model):
+    """A rule about a condition of the pod: DisruptionTarget, of pods that were evicted, preempted or lost."""
+
+    type: str
+    status: str = "True"
+
+
+class FailureRule(_Model):
+    """What follows when a replica fails in this way."""
+
+    action: Action
+    on_exit_codes: OnExitCodes | None = None
+    on_pod_conditions: tuple[OnPodCondition, ...] | None = None
+
+
+class FailurePolicy(_Model):
+    """What follows when a replica fails: the first of these rules that matches decides, and then the default ones."""
+
+    rules: tuple[FailureRule, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_valid(cls, data: Any) -> Any:
+        given = data
+        if isinstance(data, dict) and isinstance(data.get("rules"), list | tuple):
+            given = {**data, "rules": [_dumped(r) if isinstance(r, FailureRule) else r for r in data["rules"]]}
+        try:
+            failurepolicy.parse(given)
+        except PolicyError as error:
+            raise InvalidError(str(error), path=error.path) from None
+        return given
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        """The policy of plain data. Raises InvalidError with the path within it."""
+        if not isinstance(data, dict):
+            raise InvalidError("must be a mapping", path="")
+        return cls(**data)
+
+    def given(self) -> tuple[GivenRule, ...]:
+        """The rules as the readers of a job have them."""
+        return failurepolicy.parse(_dumped(self))
+
+
+def _dumped(model: BaseModel) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,116 @@
+"""The allocation of a job's current round: the Workflow's annotation `diflow/allocation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, TypeGuard
+
+from diflow.common.limits import MOST_MOVES, MOST_REPLICAS
+from diflow.record import untrusted
+from diflow.record.patches import canonical_json
+
+_LATEST: Final = 1e11
+"""Seconds since 1970: the year 5138."""
+_LONGEST_NAME: Final = 253
+_LONGEST_ASKED: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The node of each replica, by task and in the order of the index; "" where a replica has none yet.
+
+    A job without any node waits. `since`: when the allocation was made; `first`: when the job got its first nodes (0:
+    never); both in seconds since 1970. `moves`: how often the allocation was replaced after the first. `asked`: the
+    user's limits at that time (`JobRead.limits`) of a preemptible job that got places or a new round; "" after its
+    places were taken back, and of all other jobs.
+    """
+
+    round: str
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    since: float = 0.0
+    first: float = 0.0
+    moves: int = 0
+    asked: str = ""
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the job was placed in this round. Any of its places may have been taken back since (`has_node`)."""
+        return any(self.nodes.values())
+
+    @property
+    def has_node(self) -> bool:
+        """Whether any replica has a node."""
+        return any(any(names) for names in self.nodes.values())
+
+    def node(self, task: str, index: int) -> str:
+        """The node of one replica, or "" if it has none."""
+        nodes = self.nodes.get(task, ())
+        return nodes[index] if index < len(nodes) else ""
+
+    def places(self, *, uid: str, until: float) -> str:
+        """The parameter `places` of the Workflow with this uid: the node of each replica's first pod, which is created
+        without a gate until `until` (seconds since 1970). See `diflow.workflows.expressions.node`."""
+        nodes = {
+            f"{self.round}/{task}/{index}/0/0": node
+            for task, names in self.nodes.items()
+            for index, node in enumerate(names)
+            if node
+        }
+        return canonical_json({"until": int(until), "uid": uid, **nodes})
+
+    def to_json(self) -> str:
+        return canonical_json(
+            {
+                "round": self.round,
+                "nodes": {task: list(nodes) for task, nodes in self.nodes.items()},
+                "since": round(self.since, 3),
+                "first": round(self.first, 3),
+                "moves": self.moves,
+                **({"asked": self.asked} if self.asked else {}),
+            }
+        )
+
+    @classmethod
+    def parse(cls, given: Any) -> Self | None:
+        """Parse the annotation; None if it is missing or invalid. Such a job is placed again, which is safe, as its
+        running pods count as usage in any case."""
+        data = untrusted.mapping(given, most_brackets=untrusted.FEW)
+        nodes = data.get("nodes")
+        since, first = point_in_time(data.get("since", 0)), point_in_time(data.get("first", 0))
+        moves = data.get("moves", 0)
+        if (
+            not untrusted.is_round(data.get("round"))
+            or not _is_nodes(nodes)
+            or since is None
+            or first is None
+            or not untrusted.is_count(moves, least=0, most=MOST_MOVES)
+        ):
+            return None
+        return cls(
+            data["round"],
+            {task: tuple(names) for task, names in nodes.items()},
+            since,
+            first,
+            moves,
+            untrusted.string(data.get("asked"), most=_LONGEST_ASKED),
+        )
+
+
+def _is_nodes(nodes: Any) -> TypeGuard[dict[str, list[str]]]:
+    """Whether this maps tasks to lists of node names ("" for none), with at most MOST_REPLICAS names in total."""
+    return (
+        isinstance(nodes, dict)
+        and all(isinstance(names, list) and all(_is_name(name) for name in names) for names in nodes.values())
+        and sum(map(len, nodes.values())) <= MOST_REPLICAS
+    )
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and len(name) <= _LONGEST_NAME
+
+
+def point_in_time(value: Any) -> float | None:
+    """Seconds since 1970; None if out of range."""
+    number = untrusted.number(value)
+    return number if number is not None and 0 <= number <= _LATEST else None

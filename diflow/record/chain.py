@@ -1,0 +1,196 @@
+"""A job that continues in another Workflow: the job's name, its parts and which of them is current.
+
+A Workflow has a size limit, and each round of a preemptible job adds to it. Before the limit is reached, the allocator
+continues the job in a second Workflow, and so on (docs/decisions/0006). Each part names its neighbours:
+
+    long ──continued-in──> long-s2 ──continued-in──> long-s3
+         <──continues────          <──continues────
+
+The annotation `continued-in` switches from one part to the next: a part that it does not name yet is a pending
+successor. `argo resubmit` copies labels and annotations: the copy of a part is the first Workflow of another job. Pure;
+it imports neither Hera nor pydantic, because `diflow list` runs it on a thousand Workflows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from diflow.common import keys
+from diflow.common.limits import MOST_PARTS
+from diflow.record import untrusted
+
+Object = Mapping[str, Any]
+
+_DIGEST: Final = 6
+_LONGEST: Final = 253
+
+
+def is_copy(workflow: Object) -> bool:
+    """Whether `argo resubmit` made it of another Workflow. It is the first one of its job: what it says of earlier ones
+    is of the job that it was made of."""
+    return bool(_labels(workflow).get(keys.RESUBMITTED))
+
+
+def job_name(workflow: Object) -> str:
+    """The job's name: the name of its first Workflow."""
+    if is_copy(workflow):
+        return _name(workflow)
+    return untrusted.string(_labels(workflow).get(keys.CHAIN), most=_LONGEST) or _name(workflow)
+
+
+def part(workflow: Object) -> int:
+    """1 for the Workflow that was submitted, 2 for the one that continues it, and so on."""
+    if is_copy(workflow):
+        return 1
+    number = untrusted.whole(_labels(workflow).get(keys.PART), most=MOST_PARTS)
+    return number or 1
+
+
+def continued_in(workflow: Object) -> str:
+    """The name of the Workflow in which the job continues, or ""."""
+    if is_copy(workflow) and _labels(workflow).get(keys.CHAIN) != _name(workflow):
+        return ""  # a copied annotation: the patch that continues this job sets the label, too
+    return untrusted.string(_annotations(workflow).get(keys.CONTINUED_IN), most=_LONGEST)
+
+
+def submitted(workflow: Object) -> str:
+    """When the job was submitted (RFC 3339)."""
+    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
+    return created if is_copy(workflow) else untrusted.time(_annotations(workflow).get(keys.SUBMITTED)) or created
+
+
+def continues(workflow: Object) -> tuple[str, str]:
+    """(name, uid) of the Workflow that this one continues; empty text for the first part."""
+    if is_copy(workflow):
+        return "", ""
+    annotations = _annotations(workflow)
+    return (
+        untrusted.string(annotations.get(keys.CONTINUES), most=_LONGEST),
+        untrusted.string(annotations.get(keys.CONTINUES_UID), most=_LONGEST),
+    )
+
+
+def link(workflow: Object) -> Object:
+    """The fields of a Workflow that this module reads, for caches that do not keep the whole object."""
+    metadata = untrusted.sub(workflow, "metadata")
+    return {
+        "metadata": {
+            **{name: metadata.get(name) for name in ("namespace", "name", "uid", "creationTimestamp")},
+            "labels": _some(_labels(workflow), (keys.CHAIN, keys.PART, keys.RESUBMITTED)),
+            "annotations": _some(_annotations(workflow), (keys.CONTINUES, keys.CONTINUES_UID, keys.CONTINUED_IN)),
+        }
+    }
+
+
+def _some(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
+
+
+def newest(workflows: Iterable[Object]) -> list[Object]:
+    """The current Workflow of each job, in the order given: neither superseded parts nor pending successors."""
+    found = list(workflows)
+    by_name = {(_space(w), _name(w)): w for w in found}
+    return [w for w in found if not _is_superseded(w, by_name) and not _is_pending_successor(w, by_name)]
+
+
+def current(job: str, workflows: Iterable[Object]) -> Object | None:
+    """The Workflow in which this job is now, of those of its namespace: the one of its name, or the last of those that
+    continue it. None if there is none.
+
+    Anybody can write labels and annotations, so a Workflow continues another one only if both name each other. Where
+    the next one is gone, the job is in the oldest of the Workflows that continue one which is gone.
+    """
+    known = {_name(workflow): workflow for workflow in workflows}
+    at = _last(known.get(job), known)
+    if at is not None and continued_in(at) in ("", *known):
+        return at
+    above = part(at) if at is not None else 1
+    heads = (w for w in known.values() if job_name(w) == job and continues(w)[0] not in ("", *known))
+    return _last(min((w for w in heads if part(w) > above), key=_age, default=None), known) or at
+
+
+def _last(workflow: Object | None, known: Mapping[str, Object]) -> Object | None:
+    """The Workflow of `known`, by name, in which the job of this one is now."""
+    while workflow is not None:
+        after = known.get(continued_in(workflow))
+        here = _name(workflow), untrusted.sub(workflow, "metadata").get("uid")
+        if after is None or continues(after) != here or part(after) <= part(workflow):
+            break
+        workflow = after
+    return workflow
+
+
+def _age(workflow: Object) -> tuple[bool, str, str]:
+    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
+    return not created, created, _name(workflow)
+
+
+def _is_superseded(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
+    """The job continues in another Workflow of the list."""
+    after = by_name.get((_space(workflow), continued_in(workflow)))
+    return after is not None and continues(after)[1] == untrusted.sub(workflow, "metadata").get("uid")
+
+
+def _is_pending_successor(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
+    """It was created to continue another Workflow of the list, which does not name it (yet)."""
+    name, uid = continues(workflow)
+    before = by_name.get((_space(workflow), name)) if name else None
+    if before is None or untrusted.sub(before, "metadata").get("uid") != uid:
+        return False
+    return continued_in(before) != _name(workflow)
+
+
+def earlier(workflow: Object, known: Mapping[tuple[str, str], Object]) -> list[str]:
+    """The names of the Workflows in which the job was before, the latest first: those of `known`, by namespace and
+    name, that name their successors as well."""
+    out: list[str] = []
+    here = workflow
+    while len(out) < len(known):
+        name, uid = continues(here)
+        before = known.get((_space(here), name)) if name else None
+        if before is None or untrusted.sub(before, "metadata").get("uid") != uid or continued_in(before) != _name(here):
+            break
+        out.append(name)
+        here = before
+    return out
+
+
+def part_name(job: str, number: int, *, most_characters: int, salt: str = "") -> str:
+    """The name of a job's `number`th Workflow: `long-s2`, or `long-s2-1f3a` with a salt where that is taken.
+
+    `most_characters` is the length limit: the end of a longer name is replaced by a digest of the name. "" if the limit
+    is too small for a unique name.
+    """
+    end = f"-s{number}{f'-{salt}' if salt else ''}"
+    if len(job) + len(end) <= most_characters:
+        return job + end
+    digest = hashlib.sha256(job.encode()).hexdigest()[:_DIGEST]
+    stem = job[: max(0, most_characters - len(end) - _DIGEST - 1)].rstrip("-")
+    return f"{stem}-{digest}{end}" if stem else ""
+
+
+def longest_name(tasks: Mapping[str, int]) -> int:
+    """How many characters the name of a Workflow may have, given the largest number of replicas of each task.
+
+    The name is part of each replica's host name, which is a DNS label.
+    """
+    longest = max((len(f"-{task}-") + max(4, len(str(count))) for task, count in tasks.items()), default=0)
+    return keys.LABEL_LIMIT - longest
+
+
+def _name(workflow: Object) -> str:
+    return untrusted.string(untrusted.sub(workflow, "metadata").get("name"))
+
+
+def _space(workflow: Object) -> str:
+    return untrusted.string(untrusted.sub(workflow, "metadata").get("namespace"))
+
+
+def _labels(workflow: Object) -> Mapping[str, Any]:
+    return untrusted.sub(workflow, "metadata", "labels")
+
+
+def _annotations(workflow: Object) -> Mapping[str, Any]:
+    return untrusted.sub(workflow, "metadata", "annotations")

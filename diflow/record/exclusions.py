@@ -1,0 +1,151 @@
+"""The nodes that are left out for one job: the annotation `diflow/excluded-nodes` of its Workflow.
+
+An exclusion ends by itself, so that no job is kept from all nodes for ever. The allocator alone writes the record; an
+edited one has an effect on its own job only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from diflow.common.words import counted
+from diflow.record import untrusted
+from diflow.record.allocation import point_in_time
+from diflow.record.patches import canonical_json
+
+MOST_EXCLUDED: Final = 16
+"""Nodes in a job's record. When so many are left out because of the same program, the nodes are not the reason."""
+FIRST_SECONDS: Final = 3600.0
+"""How long a node is left out at first. A node with a fault is seldom repaired sooner."""
+LONGEST_SECONDS: Final = 86_400.0
+"""The longest time: each further exclusion of a node lasts twice as long as the one before."""
+MOST_ATTEMPTS: Final = 16
+"""Ended attempts that one exclusion remembers."""
+_LONGEST_NAME: Final = 253
+_LONGEST_REASON: Final = 300
+_LONGEST_SOURCE: Final = 40
+_LONGEST_ATTEMPT: Final = 160
+_LONGEST_TEXT: Final = 32_768
+_NODES_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """One node that is left out from `since` to `until` (seconds since 1970), and why.
+
+    `source`: what found the fault, such as `failure` or `node-check`. `attempts`: the ended attempts that it is the
+    consequence of, so that none of them has it twice.
+    """
+
+    node: str
+    reason: str
+    source: str
+    since: float
+    until: float
+    attempts: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "node": self.node,
+            "reason": self.reason,
+            "source": self.source,
+            "since": round(self.since, 3),
+            "until": round(self.until, 3),
+            **({"attempts": list(self.attempts)} if self.attempts else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """The record of a job: one entry for each node, the last one excluded last."""
+
+    entries: tuple[Exclusion, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def active(self, now: float) -> tuple[Exclusion, ...]:
+        """The exclusions that hold at this time (seconds since 1970)."""
+        return tuple(entry for entry in self.entries if now < entry.until)
+
+    def at(self, now: float) -> frozenset[str]:
+        """The nodes that are left out at this time."""
+        return frozenset(entry.node for entry in self.active(now))
+
+    def is_full(self, now: float) -> bool:
+        """As many nodes are left out as a record holds."""
+        return len(self.active(now)) >= MOST_EXCLUDED
+
+    def knows(self, attempt: str) -> bool:
+        """Whether a node was left out because of this attempt, even if it is not any more."""
+        return any(attempt in entry.attempts for entry in self.entries)
+
+    def without(self, node: str, *, reason: str, source: str, now: float, attempts: Iterable[str] = ()) -> Self:
+        """The record with this node left out from now on. The oldest entry is dropped if there are too many."""
+        before = next((entry for entry in self.entries if entry.node == node), None)
+        seconds = FIRST_SECONDS
+        seen = tuple(attempts)
+        if before is not None:
+            seconds = min(2 * max(before.until - before.since, FIRST_SECONDS), LONGEST_SECONDS)
+            if now < before.until:  # the same fault, seen by another replica
+                seconds = max(before.until - now, FIRST_SECONDS)
+            seen = (*before.attempts, *(attempt for attempt in seen if attempt not in before.attempts))
+        entry = Exclusion(
+            node=node[:_LONGEST_NAME],
+            reason=reason[:_LONGEST_REASON],
+            source=source[:_LONGEST_SOURCE],
+            since=now,
+            until=now + seconds,
+            attempts=seen[-MOST_ATTEMPTS:],
+        )
+        others = tuple(one for one in self.entries if one.node != node)
+        return replace(self, entries=(*others, entry)[-MOST_EXCLUDED:])
+
+    def text(self, now: float) -> str:
+        """The nodes that are left out now, for people; "" if there are none."""
+        found = self.active(now)
+        parts = [f"{entry.node} ({entry.reason})" for entry in found[-_NODES_NAMED:]]
+        if not parts:
+            return ""
+        if more := len(found) - len(parts):
+            parts.append(f"{more} more")
+        minutes = max(1, round(max(entry.until - now for entry in found) / 60))
+        return f"left out for this job for up to {counted(minutes, 'minute')}: {', '.join(parts)}"
+
+    def to_json(self) -> str:
+        return canonical_json([entry.to_data() for entry in self.entries])
+
+    @classmethod
+    def parse(cls, given: Any) -> Self:
+        """Parse the annotation. Invalid entries are dropped; a text in another form has no entries."""
+        if not isinstance(given, str) or not given or len(given) > _LONGEST_TEXT:
+            return cls()
+        try:
+            data = untrusted.load(given, most_brackets=untrusted.FEW)
+        except ValueError:
+            return cls()
+        found = {entry.node: entry for entry in _entries(data)}
+        return cls(tuple(found.values())[-MOST_EXCLUDED:])
+
+
+def _entries(data: Any) -> Iterator[Exclusion]:
+    for item in untrusted.mappings(data):
+        node = untrusted.string(item.get("node"), most=_LONGEST_NAME)
+        since, until = point_in_time(item.get("since")), point_in_time(item.get("until"))
+        if not node or since is None or until is None:
+            continue
+        attempts = item.get("attempts")
+        yield Exclusion(
+            node=node,
+            reason=untrusted.string(item.get("reason"), most=_LONGEST_REASON),
+            source=untrusted.string(item.get("source"), most=_LONGEST_SOURCE),
+            since=since,
+            until=min(until, since + LONGEST_SECONDS),  # an edited record must not hold for ever either
+            attempts=tuple(
+                attempt
+                for attempt in (attempts[-MOST_ATTEMPTS:] if isinstance(attempts, list) else [])
+                if isinstance(attempt, str) and len(attempt) <= _LONGEST_ATTEMPT
+            ),
+        )

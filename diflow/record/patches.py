@@ -1,0 +1,78 @@
+"""The parameters that go into a patch of a job's Workflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from diflow.common import keys
+
+FIRST_ROUND = "1"
+NOT_ADMITTED = "{}"
+"""The parameter `places` of a job that was never admitted. It has no pods while its Workflow is suspended."""
+
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
+def canonical_json(data: Any) -> str:
+    """Plain data as JSON without spaces, in the order given: equal data gives equal bytes."""
+    return _ENCODER.encode(data)
+
+
+def texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters as they are written: always text, as Argo's controller fails on other types."""
+    return {name: value if isinstance(value, str) else canonical_json(value) for name, value in values.items()}
+
+
+def live(
+    *,
+    rounds: Sequence[str] | None = None,
+    current: str | None = None,
+    granted: Mapping[str, Mapping[str, int]] | None = None,
+    released: Sequence[str] | None = None,
+    incarnations: Mapping[str, str] | None = None,
+    replicas: str | Mapping[str, int] | None = None,
+    places: str | None = None,
+    memory: Mapping[str, int] | None = None,
+) -> dict[str, str]:
+    """The given parameters of a job's live state as text; `replicas` may be text already."""
+    given = {
+        keys.PARAM_ROUNDS: rounds,
+        keys.PARAM_CURRENT: current,
+        keys.PARAM_GRANTED: None if granted is None else {name: dict(counts) for name, counts in granted.items()},
+        keys.PARAM_RELEASED: released,
+        keys.PARAM_INCARNATIONS: None if incarnations is None else dict(incarnations),
+        keys.PARAM_PLACES: places,
+        keys.PARAM_MEMORY: None if memory is None else dict(memory),
+        keys.PARAM_REPLICAS: replicas if replicas is None or isinstance(replicas, str) else dict(replicas),
+    }
+    return texts({name: value for name, value in given.items() if value is not None})
+
+
+def initial(replicas: Mapping[str, int], *, is_gang: bool, memory: Mapping[str, int] | None = None) -> dict[str, str]:
+    """All parameters of a job as it is submitted, in order. `replicas`: by task, in the order of the tasks; `memory`:
+    the MiB of the tasks that may get more."""
+    values: dict[str, Any] = {
+        keys.PARAM_ROUNDS: [FIRST_ROUND],
+        keys.PARAM_CURRENT: FIRST_ROUND,
+        keys.PARAM_GRANTED: {FIRST_ROUND: dict(replicas)},
+        keys.PARAM_INCARNATIONS: {},
+        keys.PARAM_RELEASED: [],
+        **({keys.PARAM_PLACES: NOT_ADMITTED} if is_gang else {}),
+        keys.PARAM_TASKS: list(replicas),
+        keys.PARAM_REPLICAS: dict(replicas),
+        keys.PARAM_PROFILINGS: {},
+        **({keys.PARAM_MEMORY: dict(memory)} if memory else {}),
+    }
+    return texts(values)
+
+
+def merged(parameters: Sequence[tuple[str, str]], changes: Mapping[str, str]) -> list[dict[str, str]]:
+    """All parameters with these changes, as a merge patch replaces the whole list."""
+    known = {name for name, _ in parameters}
+    return [
+        *({"name": name, "value": changes.get(name, value)} for name, value in parameters),
+        *({"name": name, "value": changes[name]} for name in sorted(changes.keys() - known)),
+    ]

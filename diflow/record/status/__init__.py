@@ -1,0 +1,1 @@
+"""The status of a job, derived from its record: attempts, phases, messages."""

@@ -1,0 +1,177 @@
+"""The message of a job's status: what the job is doing, what it waits for, or why it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from diflow.common import keys
+from diflow.common.words import counted
+from diflow.record import untrusted
+from diflow.record.chain import continued_in
+from diflow.record.parameters import STOPS
+from diflow.record.status.advice import with_advice
+from diflow.record.status.observe import Attempt, Object, Observation
+
+if TYPE_CHECKING:
+    from diflow.record.status.timeline import Phase
+
+Latest = Mapping[tuple[str, int], Attempt]
+
+
+def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
+    """Why a job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's message."""
+    shutdown = untrusted.sub(workflow, "spec").get("shutdown")
+    if seen.is_left:
+        return f"went on in the Workflow {continued_in(workflow)}, which is gone"
+    if seen.stopped:
+        return seen.stopped
+    if shutdown in STOPS and not seen.gave_up:
+        if why := _why_stopped(workflow):
+            return f"stopped: {why}"
+        return "stopped by a user" if shutdown == "Stop" else "terminated by a user"
+    culprit = _culprit(seen, latest)
+    if culprit is not None:
+        return _verdict(seen, culprit)
+    return (
+        untrusted.string(untrusted.sub(workflow, "status").get("message"), most=4096)
+        or f"the Workflow failed: see `argo get {seen.name}`"
+    )
+
+
+def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *, ready: int) -> str:
+    """What a job that has not ended is doing or waiting for."""
+    argo = untrusted.sub(workflow, "status")
+    if untrusted.sub(workflow, "spec").get("shutdown") in STOPS:
+        if seen.stopped:
+            return f"is being stopped: {seen.stopped}"
+        culprit = _culprit(seen, latest) if seen.gave_up else None
+        why = _verdict(seen, culprit) if culprit else _why_stopped(workflow) or "a user asked for it"
+        return f"is being stopped: {why}"
+    if seen.is_stuck:
+        return (
+            "Argo creates no more pods, as argo retry has reset only a part of the job: "
+            f"repair it with `diflow retry {seen.name}`"
+        )
+    if not argo.get("phase"):
+        if seen.awaits_admission:  # Argo does not see it before the allocator's first decision
+            return seen.gated or "waits for the allocator (`diflow doctor` checks whether one runs)"
+        return "waits for Argo's workflow controller to take it up"
+    total = len(seen.wanted)
+    text = f"{ready} of {counted(total, 'replica')} ready"
+    if phase == "Pending":
+        text = untrusted.string(argo.get("message"), most=4096) or "no replica has a node yet"
+    elif phase == "Restarting":
+        text = _restarting(seen, latest) or text
+    elif phase == "Rescheduling":
+        text = f"{_moving(seen, latest)}: {text}"
+    elif phase == "Running":
+        text = _running(seen, latest, ready=ready, total=total)
+    waits = _waits(seen, latest)
+    if waits and phase != "Running":
+        text = f"{text}; {waits}"
+    if seen.is_suspended:
+        text = f"suspended (`diflow resume {seen.name}` resumes it); {text}"
+    if seen.offloaded:
+        text += "; Argo keeps this Workflow's nodes in its database (see `argo get`)"
+    return text
+
+
+def _why_stopped(workflow: Object) -> str:
+    """Why the controller stopped the job; "" if it did not."""
+    return untrusted.string(untrusted.sub(workflow, "metadata", "annotations").get(keys.STOPPED_BECAUSE), most=1024)
+
+
+def _culprit(seen: Observation, latest: Latest) -> Attempt | None:
+    """The replica that made the job fail: the first that reached the backoffLimit, else the first that failed."""
+    failed = [a for a in latest.values() if a.phase in ("Failed", "Unknown") and not seen.was_released(a)]
+    failed.sort(key=lambda a: (a.was_stopped, a.tries < seen.backoff_limit, a.finished or "~", a.task, a.index))
+    return failed[0] if failed else None
+
+
+def _verdict(seen: Observation, attempt: Attempt) -> str:
+    text = f"{attempt.replica} failed: {_ending(attempt)}"
+    if attempt.restart:
+        times = "once" if attempt.restart == 1 else f"{attempt.restart} times"
+        return f"{text}, after the whole job was restarted {times}"
+    if attempt.tries:
+        return f"{text}, after {counted(attempt.tries, 'restart')}"
+    return text if seen.backoff_limit else f"{text}; backoffLimit 0 allows no restart"
+
+
+def _ending(attempt: Attempt) -> str:
+    text = " ".join(attempt.message.split()) or "Error"
+    if attempt.exit_code is not None and "exit code" not in text:
+        text += f" (exit code {attempt.exit_code})"
+    return with_advice(text)
+
+
+def _running(seen: Observation, latest: Latest, *, ready: int, total: int) -> str:
+    attempts = [latest[key] for key in seen.wanted if key in latest]
+    counts = {
+        "ending": sum(a.is_ending for a in attempts),
+        "succeeded": sum(a.phase == "Succeeded" for a in attempts),
+        "failed": sum(a.phase == "Failed" for a in attempts),
+    }
+    if counts["succeeded"] == total:
+        return f"{f'all {total} replicas' if total > 1 else 'the replica'} succeeded; Argo finishes the Workflow"
+    if ready == total:
+        return f"all {total} replicas ready" if total > 1 else "the replica is ready"
+    parts = [
+        f"{ready} of {counted(total, 'replica')} ready",
+        *(f"{count} {what}" for what, count in counts.items() if count),
+    ]
+    return ", ".join(parts)
+
+
+def _restarting(seen: Observation, latest: Latest) -> str:
+    """Which replica failed last, and how much of the backoffLimit is used."""
+    unready = {key for key, a in latest.items() if not (a.is_ready or a.phase == "Succeeded")}
+    restart = max((a.restart for a in latest.values()), default=0)
+    failed = [
+        a
+        for a in seen.attempts
+        if a.round == seen.live.current
+        and a.phase == "Failed"
+        and not a.was_taken_away
+        and ((a.task, a.index) in unready or a.restart < restart)
+    ]
+    if not failed:
+        return ""
+    last = max(failed, key=lambda a: (a.restart, a.finished, a.counted))
+    what = "the whole job restarts" if restart else "it restarts"
+    return f"{last.replica} failed: {_ending(last)}; {what} ({last.tries + 1} of {seen.backoff_limit})"
+
+
+def _moving(seen: Observation, latest: Latest) -> str:
+    lost = [a.replica for a in latest.values() if not (a.is_ready or a.phase == "Succeeded") and a.uncounted]
+    lost += [a.replica for a in latest.values() if (a.was_taken_away or a.is_lost) and a.replica not in lost]
+    if lost:
+        return f"{_names(lost)} {'gets a new pod' if len(lost) == 1 else 'get new pods'}"
+    return (
+        f"moves to round {seen.live.current}"
+        if len(seen.live.rounds) > 1 or seen.past
+        else "the number of replicas changed"
+    )
+
+
+def _waits(seen: Observation, latest: Latest) -> str:
+    """Why replicas do not start or are not ready: the most frequent reason, once for all replicas that share it."""
+    if seen.awaits_admission:
+        return seen.gated or "waits to be admitted"
+    reasons: dict[str, list[str]] = {}
+    wanted = seen.wanted
+    for key, attempt in latest.items():
+        if attempt.waiting and attempt.phase in ("Pending", "Running") and key in wanted:
+            reasons.setdefault(attempt.waiting, []).append(attempt.replica)
+    if not reasons:
+        return ""
+    reason, replicas = max(reasons.items(), key=lambda item: len(item[1]))
+    # A decision about one replica begins with its name.
+    return reason if reason.startswith(f"{replicas[0]} ") and len(replicas) == 1 else f"{_names(replicas)}: {reason}"
+
+
+def _names(replicas: Sequence[str]) -> str:
+    if len(replicas) <= 2:
+        return " and ".join(replicas)
+    return f"{replicas[0]} and {len(replicas) - 1} others"

@@ -1,0 +1,336 @@
+"""The status of a DIJob: a pure function of its Workflow and its pods.
+
+It uses neither a clock nor stored state: the past phases of a job are derived each time from the timestamps of Argo and
+Kubernetes. It does not access the cluster, and it imports neither Hera nor pydantic.
+
+    phase           when
+    Pending         submitted, no replica has a node yet
+    Starting        replicas are created, and not all are ready
+    Running         all replicas are ready (or have succeeded already)
+    Restarting      a replica failed, and backoffLimit allows another try
+    Rescheduling    the number of replicas or the allocation changed, and new pods are starting
+    Succeeded       the Workflow succeeded
+    Failed          the Workflow failed
+    Unknown         the cluster is not reachable, or the Workflow was made unreadable (see the message)
+
+A job ends when its Workflow ends, never before: `argo list` and `diflow list` agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from diflow.common import keys
+from diflow.record import chain, untrusted
+from diflow.record.parameters import JobState, submitted_replicas
+from diflow.record.status import messages
+from diflow.record.status.observe import Attempt, Object, Observation, observe
+from diflow.record.status.timeline import PHASES, Phase, history
+
+__all__ = [
+    "ENDED",
+    "HEALTHY",
+    "PHASES",
+    "Condition",
+    "JobStatus",
+    "Phase",
+    "derive",
+    "derive_ended",
+    "derive_seen",
+    "derive_waiting",
+    "is_job",
+    "unknown",
+]
+
+ENDED: Final[frozenset[str]] = frozenset({"Succeeded", "Failed"})
+HEALTHY: Final = "Healthy"
+"""The type of the condition that says what the job's `health` has found."""
+
+_ENDS: Final[Mapping[str, Phase]] = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
+_PASSED: Final[Mapping[Phase, str]] = {
+    "Pending": "the job was submitted",
+    "Starting": "the replicas were created",
+    "Running": "all replicas were ready",
+    "Restarting": "a replica had failed and was started again",
+    "Rescheduling": "pods were replaced, or their number changed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One phase that the job has been in. `status` is "True" for the current phase, "False" for earlier ones.
+
+    `JobStatus.healthy` is no phase: its `status` may be "Unknown" as well.
+
+    `last_transition_time` is when the job last entered this phase, `last_update_time` when it left it (for the current
+    phase: when something last changed).
+    """
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    last_transition_time: str
+    last_update_time: str
+
+    def to_dict(self) -> dict[str, str]:
+        """The condition as in a DIJob's manifest."""
+        return {
+            "type": self.type,
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+            "lastTransitionTime": self.last_transition_time,
+            "lastUpdateTime": self.last_update_time,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """The status of a job. Times are RFC 3339 text, "" if there is none.
+
+    `allocation` has the node of each replica, by task and in the order of the index ("" if it has none yet).
+    `result` is what the first replica of the first task has written to /dev/termination-log, if it has succeeded.
+    `healthy`: what the job's `health` has found of its replicas, once it has found something.
+    `is_suspended`: by a user, with `diflow suspend` or `argo suspend`.
+    `restarts` and `reschedules` are None if only the Workflow's metadata was read (`derive_ended`).
+    """
+
+    phase: Phase
+    reason: str
+    message: str
+    conditions: tuple[Condition, ...] = ()
+    replicas: int = 0
+    ready_replicas: int = 0
+    task_status: dict[str, dict[str, int]] = field(default_factory=dict)
+    allocation: dict[str, list[str]] = field(default_factory=dict)
+    profilings: dict[str, Any] = field(default_factory=dict)
+    restarts: int | None = 0
+    reschedules: int | None = 0
+    start_time: str = ""
+    completion_timestamp: str = ""
+    result: str = ""
+    healthy: Condition | None = None
+    is_suspended: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """The job has succeeded or failed."""
+        return self.phase in ENDED
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `status` of a DIJob's manifest."""
+        out: dict[str, Any] = {
+            "phase": self.phase,
+            "reason": self.reason,
+            "message": self.message,
+            "conditions": [c.to_dict() for c in (*self.conditions, *([self.healthy] if self.healthy else []))],
+            "replicas": self.replicas,
+            "readyReplicas": self.ready_replicas,
+            "taskStatus": self.task_status,
+            "allocation": self.allocation,
+            "profilings": self.profilings,
+            "restarts": self.restarts,
+            "reschedules": self.reschedules,
+        }
+        if self.start_time:
+            out["startTime"] = self.start_time
+        if self.completion_timestamp:
+            out["completionTimestamp"] = self.completion_timestamp
+        if self.result:
+            out["result"] = self.result
+        return out
+
+
+def unknown(message: str) -> JobStatus:
+    """The status of a job whose cluster is not reachable."""
+    return JobStatus(phase="Unknown", reason=_reason("Unknown"), message=message)
+
+
+def derive(workflow: Object, pods: Sequence[Object] = ()) -> JobStatus:
+    """The status of the job that `workflow` runs.
+
+    `pods` are the job's pods, if available: they show when a replica is ready and why one does not start. Without them
+    a replica counts as ready when Argo saw it running.
+    """
+    return derive_seen(workflow, observe(workflow, pods))
+
+
+def _unreadable(workflow: Object, seen: Observation) -> JobStatus:
+    """The status of a job whose Workflow is unreadable: Argo's phase, and the problem."""
+    argo = untrusted.sub(workflow, "status")
+    phase = _ENDS.get(untrusted.string(argo.get("phase"))) or "Unknown"
+    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
+    finished = untrusted.time(argo.get("finishedAt"))
+    return JobStatus(
+        phase=phase,
+        reason=_reason(phase),
+        message=f"cannot be read: {seen.problem}",
+        conditions=(Condition(phase, "True", _reason(phase), seen.problem, finished or created, finished or created),),
+        restarts=seen.restarts,
+        reschedules=seen.reschedules,
+        start_time=seen.started,
+        completion_timestamp=finished if phase in ENDED else "",
+    )
+
+
+def derive_ended(workflow: Object) -> JobStatus | None:
+    """The status of a job that has ended, from its Workflow's metadata alone; None for one that may still run.
+
+    Argo writes the outcome into labels when a Workflow ends. They do not have the number of restarts.
+    """
+    labels = untrusted.sub(workflow, "metadata", "labels")
+    phase = _ENDS.get(untrusted.string(labels.get(keys.ARGO_PHASE)))
+    if chain.continued_in(workflow):
+        phase = phase and "Failed"
+    if phase is None or labels.get(keys.ARGO_COMPLETED) != "true":
+        return None
+    return JobStatus(
+        phase=phase,
+        reason=_reason(phase),
+        message="",
+        replicas=sum(task.replicas for task in JobState.parse(workflow).submitted.tasks),
+        restarts=None,
+        reschedules=None,
+    )
+
+
+def derive_waiting(head: Object) -> JobStatus | None:
+    """The status of a gang that waits for its first admission, from its Workflow's metadata alone and without the
+    reason; None for one that has to be read as a whole."""
+    annotations = untrusted.sub(head, "metadata", "annotations")
+    replicas = submitted_replicas(head)
+    if not replicas or keys.REQUESTED in annotations or keys.HISTORY_BEFORE in annotations:
+        return None
+    return JobStatus(
+        phase="Pending",
+        reason=_reason("Pending"),
+        message="",
+        replicas=sum(replicas.values()),
+        restarts=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
+        reschedules=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
+        is_suspended=annotations.get(keys.HELD) == "true",
+    )
+
+
+def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
+    """As `derive`, from an existing observation."""
+    if seen.problem:
+        return _unreadable(workflow, seen)
+    argo = untrusted.sub(workflow, "status")
+    latest = seen.latest()
+    steps = history(seen, created=untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp")))
+    ended = _ENDS.get(untrusted.string(argo.get("phase")))
+    if ended and seen.is_left:
+        ended = "Failed"  # while the next part exists, readers see that one instead
+    if ended:
+        steps.append((ended, untrusted.time(argo.get("finishedAt"))))
+    phase = steps[-1][0]
+    wanted = seen.wanted
+    ready = sum(1 for key, attempt in latest.items() if attempt.is_ready and key in wanted)
+    if phase == "Succeeded":
+        message = "the job succeeded"
+    elif phase == "Failed":
+        message = messages.failure(workflow, seen, latest)
+    else:
+        message = messages.present(phase, workflow, seen, latest, ready=ready)
+    return JobStatus(
+        phase=phase,
+        reason=_reason(phase),
+        message=message,
+        conditions=_conditions(steps, message, updated=_last_time(seen, argo), past=seen.past),
+        replicas=len(wanted),
+        ready_replicas=0 if ended else ready,
+        task_status=_task_status(seen, latest),
+        allocation=_allocation(seen, latest),
+        profilings=seen.profilings,
+        restarts=seen.restarts,
+        reschedules=seen.reschedules,
+        start_time=seen.started,
+        completion_timestamp=untrusted.time(argo.get("finishedAt")) if ended else "",
+        result=_result(seen, latest),
+        healthy=_healthy(seen),
+        is_suspended=seen.is_suspended and not ended,
+    )
+
+
+def is_job(workflow: Object) -> bool:
+    """The Workflow was made by diflow."""
+    labels = untrusted.sub(workflow, "metadata", "labels")
+    return bool(labels.get(keys.MANAGED_BY) == keys.MANAGED_BY_VALUE)
+
+
+def _conditions(
+    steps: Sequence[tuple[Phase, str]], message: str, *, updated: str, past: Sequence[tuple[str, str, str]]
+) -> tuple[Condition, ...]:
+    spans: dict[Phase, tuple[str, str]] = {
+        phase: (began, left) for phase in PHASES for name, began, left in past if name == phase
+    }
+    spans = dict(sorted(spans.items(), key=lambda item: item[1][0]))
+    for i, (phase, began) in enumerate(steps):
+        spans.pop(phase, None)
+        spans[phase] = (began, steps[i + 1][1] if i + 1 < len(steps) else max(updated, began))
+    present = steps[-1][0]
+    return tuple(
+        Condition(
+            type=phase,
+            status="True" if phase == present else "False",
+            reason=_reason(phase),
+            message=message if phase == present else _PASSED[phase],
+            last_transition_time=began,
+            last_update_time=left,
+        )
+        for phase, (began, left) in spans.items()
+    )
+
+
+def _healthy(seen: Observation) -> Condition | None:
+    """What the job's `health` has found of the replicas of a running job, None if it never found any that is not
+    healthy."""
+    found = seen.health
+    if found is None or seen.closing:
+        return None
+    if not seen.unhealthy:
+        status, message = "True", found.last or "all replicas advance"
+        reason = "ReplicasAdvance" if found.round == seen.live.current else "Restarted"
+    elif found.is_unheard:
+        status, reason, message = "Unknown", "NotJudged", found.why
+    else:
+        sets = {"ReplicasSilent": found.silent, "ReplicasStalled": found.stalled, "ReplicasSlow": found.slow}
+        status, message = "False", found.why
+        reason = next((name for name, ranks in sets.items() if ranks), "Restarted")
+    return Condition(HEALTHY, status, reason, message, found.time, found.time)
+
+
+def _last_time(seen: Observation, argo: Object) -> str:
+    times = [untrusted.time(argo.get("finishedAt"))]
+    times += [time for a in seen.attempts for time in (a.created, a.placed, a.ready, a.finished)]
+    return max(times)
+
+
+def _task_status(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> dict[str, dict[str, int]]:
+    out: dict[str, dict[str, int]] = {task: {} for task in seen.tasks}
+    for attempt in latest.values():
+        counts = out[attempt.task]
+        counts[attempt.phase] = counts.get(attempt.phase, 0) + 1
+    return out
+
+
+def _allocation(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> dict[str, list[str]]:
+    out: dict[str, list[str]] = {}
+    for task in seen.tasks:
+        hosts = [latest[task, i].host if (task, i) in latest else "" for i in range(seen.live.counts.get(task, 0))]
+        if any(hosts):
+            out[task] = hosts
+    return out
+
+
+def _result(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> str:
+    first = latest.get((seen.tasks[0], 0)) if seen.tasks else None
+    return first.result if first is not None and first.phase == "Succeeded" else ""
+
+
+def _reason(phase: Phase) -> str:
+    return f"Job{phase}"

@@ -1,0 +1,384 @@
+"""The server's cache of jobs and their pods, indexed by the job's name.
+
+Reads are answered from it, without a request to the API server, unless it is stale (`is_fresh`, `trouble`). A job that
+continues in another Workflow is one job (`diflow.record.chain`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from diflow.common import keys
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD, WORKFLOW, Kind
+from diflow.kube.reflector import Json, Key, Reflector, drop
+from diflow.kube.reflectors import Reflectors
+from diflow.record import chain, untrusted
+from diflow.server.api.reading import ServedPod, ServedWorkflow, address, read_pod, read_workflow
+from diflow.server.http import envelope
+
+PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
+LIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
+
+JobKey = tuple[str, str]
+"""(namespace, name of the job)."""
+
+
+@dataclass(frozen=True)
+class ServedJob:
+    """A snapshot of a job: its current Workflow, and the pods of its current round.
+
+    `members` has an entry for each wanted replica, by rank (tasks in their order, then by index); None without a pod.
+    """
+
+    namespace: str
+    name: str
+    workflow: ServedWorkflow
+    members: tuple[ServedPod | None, ...]
+    pods: tuple[ServedPod, ...]
+    """All pods of the current round, including those that are being replaced."""
+    earlier: frozenset[tuple[str, str]] = frozenset()
+    """(name, uid) of the job's earlier Workflows."""
+
+    @cached_property
+    def addresses(self) -> list[str]:
+        """`podIP:port` by rank, "" where a pod has no address yet."""
+        return [address(pod.address, pod.port) if pod and pod.address else "" for pod in self.members]
+
+    @cached_property
+    def replicas_answer(self) -> bytes:
+        """The body of the response to GET replicas: it is requested far more often than it changes."""
+        return envelope.success("successfully get replicas", self.addresses)
+
+    @cached_property
+    def discover_answer(self) -> bytes | None:
+        """The body of the response to /discover, None while a replica has no address: hundreds may wait for it."""
+        found = [pod.address if pod is not None else "" for pod in self.members]
+        return envelope.bare(found) if found and all(found) else None
+
+    def rank_of(self, pod: ServedPod) -> int | None:
+        """The rank over the whole job of a pod of the current round, None if its index is above the task's count."""
+        first = 0
+        for task, count in self.workflow.counts.items():
+            if task == pod.task:
+                return first + pod.index if 0 <= pod.index < count else None
+            first += count
+        return None
+
+    def task_of(self, rank: int) -> str:
+        """The task of the replica with this rank, "" if there is none."""
+        for task, count in self.workflow.counts.items():
+            if rank < count:
+                return task
+            rank -= count
+        return ""
+
+    def has(self, pod: ServedPod) -> bool:
+        """The pod belongs to this job's current round (and not to another Workflow of the same name)."""
+        return (
+            pod.namespace == self.namespace
+            and pod.workflow == self.workflow.name
+            and pod.owner == self.workflow.uid
+            and (self._lives(pod) is True if self._has_modules(pod) else pod.round == self.workflow.current)
+            and bool(pod.round)
+        )
+
+    def _has_modules(self, pod: ServedPod) -> bool:
+        """Of a v1alpha1 job, whose rounds run side by side; the coordinator is in the first one."""
+        return self.workflow.modules is not None and pod.round != self.workflow.current
+
+    def _lives(self, pod: ServedPod) -> bool | None:
+        """Whether the replica of this pod is wanted; None if the job has no such one yet."""
+        known = self.workflow.modules.replicas if self.workflow.modules is not None else ()
+        place = (pod.round, pod.task, pod.index)
+        return next((not one.is_released for one in known if (one.round, one.module, one.index) == place), None)
+
+    def had(self, pod: ServedPod) -> bool:
+        """The pod belongs to an earlier round of this job."""
+        if pod.namespace != self.namespace:
+            return False
+        if pod.workflow != self.workflow.name or pod.owner != self.workflow.uid:
+            return (pod.workflow, pod.owner) in self.earlier
+        if self._has_modules(pod):
+            return self._lives(pod) is False
+        was, now = _rounds(pod, self.workflow)
+        return 1 <= was < now
+
+    def will_have(self, pod: ServedPod) -> bool:
+        """The pod's labels name a later round of this job than the cache has: pods and Workflows have separate watches,
+        and that of Workflows may be behind."""
+        if self._has_modules(pod) and self._lives(pod) is not None:
+            return False
+        was, now = _rounds(pod, self.workflow)
+        return pod.namespace == self.namespace and pod.job == self.name and was > now >= 1
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """What the cache keeps for others. `workflow` and `pod` are called with each whole object and return its `more`;
+    objects of `kinds` are kept as their function trims them (`Cache.objects`). `fields`: field selectors by kind.
+
+    `late`: the Workflows of which `workflow` has returned what is out of date, and which it would look at again now.
+    `forget` is called with one of them that is gone.
+    """
+
+    workflow: Callable[[Json], Any] = lambda _: None
+    late: Callable[[], Iterable[Key]] = lambda: ()
+    forget: Callable[[Key], None] = lambda _: None
+    pod: Callable[[Json], Any] = lambda _: None
+    kinds: Mapping[Kind, Callable[[Json], Json | None]] = field(default_factory=dict)
+    fields: Mapping[Kind, str] = field(default_factory=dict)
+
+
+class Cache:
+    """The cache. `namespace` "" means all. `options` are those of `Reflector`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        namespace: str = "",
+        stale_seconds: float,
+        more: More | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        **options: Any,
+    ) -> None:
+        self._cluster = cluster
+        self._stale_seconds = stale_seconds
+        self._more = more or More()
+        space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
+        given: dict[str, Any] = {"clock": clock, **options}
+        self._lock = threading.Lock()
+        self._parts: dict[JobKey, dict[str, ServedWorkflow]] = {}
+        self._job_of: dict[Key, str] = {}
+        self._pods: dict[Key, dict[str, ServedPod]] = {}
+        self._by_address: dict[str, dict[Key, ServedPod]] = {}
+        self._views: dict[JobKey, ServedJob] = {}
+        self._subscribers: tuple[Callable[[JobKey], None], ...] = ()
+        self.workflows = Reflector(
+            cluster, WORKFLOW, labels=keys.MANAGED, trim=self._trim_workflow, on_change=self._workflow, **space, **given
+        )
+        self.pods = Reflector(
+            cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, **space, **given
+        )
+        self._others = {
+            kind: Reflector(
+                cluster,
+                kind,
+                trim=trim,
+                fields=self._more.fields.get(kind, ""),
+                **(space if kind.namespaced else {"everywhere": True}),
+                **given,
+            )
+            for kind, trim in self._more.kinds.items()
+        }
+        self._jobs = Reflectors((self.workflows, self.pods))
+        self._all = Reflectors((self.workflows, self.pods, *self._others.values()))
+
+    def start(self) -> None:
+        """Start to list and watch, in threads of its own."""
+        self._all.start()
+
+    def stop(self) -> None:
+        """Stop the threads. The cached objects stay readable, and become stale."""
+        self._all.stop()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait until all kinds have been listed. False if one took longer than `timeout` seconds."""
+        return self._all.wait_synced(timeout)
+
+    # --- age ----------------------------------------------------------------------------------------------------------
+
+    def is_fresh(self) -> bool:
+        """Whether jobs and pods have been listed, and are not stale."""
+        limit = self._stale_seconds
+        pods, workflows = self.pods, self.workflows
+        return (
+            pods.synced and workflows.synced and pods.age_seconds <= limit and workflows.age_seconds <= limit
+        )  # fmt: skip
+
+    @property
+    def age_seconds(self) -> float:
+        """The age of the older of jobs and pods; infinite before the first list."""
+        return max(self.pods.age_seconds, self.workflows.age_seconds)
+
+    def trouble(self) -> str:
+        """Why the cache cannot be used now, or "". For administrators, not for callers."""
+        return self._jobs.trouble(self._stale_seconds)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def job(self, namespace: str, name: str) -> ServedJob | None:
+        """A job by its name, or None."""
+        key = (namespace, name)
+        view = self._views.get(key)
+        if view is not None:
+            return view
+        with self._lock:
+            view = self._view(key)
+            if view is not None:
+                self._views[key] = view
+            return view
+
+    def living(self, namespace: str, name: str) -> frozenset[str]:
+        """The uids of all pods of a job that have not ended, of whichever round."""
+        with self._lock:
+            parts = (self._parts.get((namespace, name)) or {}).values()
+            return frozenset(
+                pod.uid
+                for part in parts
+                for pod in self._pods.get((namespace, part.name), {}).values()
+                if pod.owner == part.uid
+            )
+
+    def jobs(self) -> list[ServedJob]:
+        """All jobs, in no order."""
+        with self._lock:
+            found = list(self._parts)
+        views = (self.job(*key) for key in found)
+        return [view for view in views if view is not None]
+
+    def pod(self, namespace: str, name: str) -> ServedPod | None:
+        """A pod of a job by its own name."""
+        kept = self.pods.get(namespace, name)
+        return kept["read"] if kept is not None else None
+
+    def pod_at(self, host: str) -> ServedPod | None:
+        """The pod with this address; None if there is none or several, or if it is the node's address (hostNetwork)."""
+        with self._lock:
+            found = list(self._by_address.get(host, {}).values())
+        return found[0] if len(found) == 1 and not found[0].on_host_network else None
+
+    def objects(self, kind: Kind) -> Mapping[Key, Json]:
+        """All cached objects of one of `More.kinds`."""
+        return self._others[kind].items()
+
+    def subscribe(self, on_change: Callable[[JobKey], None]) -> Callable[[], None]:
+        """Call `on_change`, in a reflector's thread, when a job has changed. Returns the function that unsubscribes."""
+        self._subscribers = (*self._subscribers, on_change)
+
+        def unsubscribe() -> None:
+            self._subscribers = tuple(one for one in self._subscribers if one is not on_change)
+
+        return unsubscribe
+
+    def observed(self, obj: Json) -> None:
+        """Apply the Workflow in the response to a write, ahead of the watch."""
+        self.workflows.apply_write(obj)
+
+    def look_again(self) -> None:
+        """Read the Workflows that are `late` once more. Raises DiflowError."""
+        for namespace, name in self._more.late():
+            found = self._cluster.find(WORKFLOW, name, namespace=namespace)
+            if found is None:
+                self._more.forget((namespace, name))
+            else:
+                self.workflows.apply_write(found, again=True)
+
+    # --- indexing -----------------------------------------------------------------------------------------------------
+
+    def _trim_workflow(self, obj: Json) -> Json:
+        return {"read": read_workflow(obj, more=self._more.workflow(obj))}
+
+    def _trim_pod(self, obj: Json) -> Json:
+        return {"read": read_pod(obj, more=self._more.pod(obj))}
+
+    def _workflow(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
+        before, after = _read(old), _read(new)
+        changed: set[JobKey] = set()
+        with self._lock:
+            if before is not None and (after is None or after.job != before.job):
+                parts = self._parts.get((key[0], before.job), {})
+                parts.pop(key[1], None)
+                if not parts:
+                    self._parts.pop((key[0], before.job), None)
+                changed.add((key[0], before.job))
+                self._job_of.pop(key, None)
+            if after is not None:
+                self._parts.setdefault((key[0], after.job), {})[key[1]] = after
+                self._job_of[key] = after.job
+                changed.add((key[0], after.job))
+            for job in changed:
+                self._views.pop(job, None)
+        self._notify(changed)
+
+    def _pod(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
+        before, after = _read(old), _read(new)
+        changed: set[JobKey] = set()
+        with self._lock:
+            for pod in (before, after):
+                if pod is None:
+                    continue
+                home = (key[0], pod.workflow)
+                if pod is before:
+                    drop(self._pods, home, key[1])
+                    drop(self._by_address, pod.address, key)
+                else:
+                    self._pods.setdefault(home, {})[key[1]] = pod
+                    if pod.address:
+                        self._by_address.setdefault(pod.address, {})[key] = pod
+                if home in self._job_of:
+                    changed.add((key[0], self._job_of[home]))
+            for job in changed:
+                self._views.pop(job, None)
+        self._notify(changed)
+
+    def _notify(self, changed: Iterable[JobKey]) -> None:
+        for key in changed:
+            for subscriber in self._subscribers:
+                subscriber(key)
+
+    def _view(self, key: JobKey) -> ServedJob | None:
+        parts = self._parts.get(key)
+        if not parts:
+            return None
+        workflow = _current(parts, key[1])
+        if workflow is None:
+            return None
+        current = [
+            pod
+            for pod in self._pods.get((key[0], workflow.name), {}).values()
+            if pod.owner == workflow.uid and pod.round == workflow.current
+        ]
+        # Of several pods of one replica, the newest that is not terminating.
+        best: dict[tuple[str, int], ServedPod] = {}
+        for pod in sorted(current, key=lambda p: (not p.is_ending, p.created, p.name)):
+            best[pod.task, pod.index] = pod
+        members = tuple(best.get((task, i)) for task, count in workflow.counts.items() for i in range(count))
+        at = chain.part(workflow.link)
+        earlier = frozenset((part.name, part.uid) for part in parts.values() if chain.part(part.link) < at)
+        return ServedJob(key[0], key[1], workflow, members, tuple(current), earlier)
+
+
+def _current(parts: Mapping[str, ServedWorkflow], job: str) -> ServedWorkflow | None:
+    """The job's current Workflow: the one with the job's name, or the last of those that continue it.
+
+    `parts` are found by a label alone, so a link counts only if both Workflows name each other. If the first Workflow
+    is gone, the newest of the others is the current one.
+    """
+    at = parts.get(job)
+    if at is None:
+        newest = {w["metadata"]["name"] for w in chain.newest([part.link for part in parts.values()])}
+        left = (part for name, part in parts.items() if name in newest or len(parts) == 1)
+        return max(left, key=lambda part: chain.part(part.link), default=None)
+    for _ in parts:
+        after = parts.get(chain.continued_in(at.link))
+        if after is None or after is at or chain.continues(after.link) != (at.name, at.uid):
+            break
+        at = after
+    return at
+
+
+def _rounds(pod: ServedPod, workflow: ServedWorkflow) -> tuple[int, int]:
+    """(the pod's round, the job's current round); 0 for what is no number."""
+    was, now = untrusted.whole(pod.round), untrusted.whole(workflow.current)
+    return was if was is not None and pod.round == str(was) else 0, now or 0
+
+
+def _read(kept: Json | None) -> Any:
+    return kept["read"] if kept is not None else None

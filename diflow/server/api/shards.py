@@ -1,0 +1,250 @@
+"""Data shards of jobs: leases of workers, in a ConfigMap for each job (docs/decisions/0021).
+
+An answer is sent when the ledger that it is of is stored. The requests of a job that arrive while a write is under way,
+or less than `between_seconds` after one, share the next write. A write names the version that it changes: of two
+servers one conflicts, reads, and carries its requests out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from diflow.common import keys
+from diflow.common.errors import (
+    ConflictError,
+    DiflowError,
+    InvalidError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
+from diflow.record import untrusted
+from diflow.server.api.cache import Cache, JobKey, ServedJob
+from diflow.server.api.reading import ServedPod
+from diflow.server.http.errors import ApiError, conflict, from_diflow, unavailable
+from diflow.server.http.pool import Pool
+from diflow.shards.ledger import GRACE_SECONDS, MOST_BYTES, Answer, Ask, Ledger, Living
+
+Json = dict[str, Any]
+
+PREFIX: Final = "diflow-shards-"
+
+_KEY: Final = "ledger"
+_TRIES: Final = 8
+_MOST_WAITING: Final = 4096
+_MOST_JOBS: Final = 256  # whose ledgers are kept: at most 64 MiB
+_SKEW_SECONDS: Final = GRACE_SECONDS + 1.0  # of two servers; the ledger has whole seconds
+
+log = structlog.get_logger("diflow.server")
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    ask: Ask
+    pod: ServedPod
+    answered: asyncio.Future[Answer]
+
+
+@dataclass(slots=True)
+class _Line:
+    waiting: list[_Waiting] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+    view: ServedJob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    version: str
+    text: str
+    owners: frozenset[str]
+
+
+class Shards:
+    """The requests for shards of all jobs. For one event loop. `wall`: seconds since 1970."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        pool: Pool,
+        *,
+        between_seconds: float,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
+        self._cache = cache
+        self._pool = pool
+        self._between_seconds = between_seconds
+        self._wall = wall
+        self._sleep = sleep
+        self._lines: dict[JobKey, _Line] = {}
+        self._known: dict[JobKey, _Stored] = {}
+
+    async def ask(self, view: ServedJob, ask: Ask, pod: ServedPod) -> Answer:
+        """Carry out a request of a pod, and return the answer when it is stored. Raises ApiError.
+
+        A pod of an earlier round gets no more shards.
+
+        After a 503 it may have been carried out: a request that is sent again has the same effect.
+        """
+        key = (view.namespace, view.name)
+        line = self._lines.setdefault(key, _Line())
+        if len(line.waiting) >= _MOST_WAITING:
+            raise unavailable(f"{_MOST_WAITING} requests of this job wait already")
+        waiting = _Waiting(ask, pod, asyncio.get_running_loop().create_future())
+        line.waiting.append(waiting)
+        line.view = view
+        if line.task is None:
+            line.task = asyncio.ensure_future(self._serve(key, line))
+        return await waiting.answered
+
+    async def _serve(self, key: JobKey, line: _Line) -> None:
+        """Write while requests wait, at most once in `between_seconds`."""
+        while line.waiting:
+            batch, line.waiting = line.waiting, []
+            view = line.view
+            assert view is not None
+            try:
+                results: list[Answer | ApiError] = await self._pool.run(lambda b=batch, v=view: self._write(v, b))  # type: ignore[misc]
+            except ApiError as error:
+                results = [error] * len(batch)
+            except Exception:
+                log.exception("shards cannot be stored", namespace=view.namespace, job=view.name)
+                results = [unavailable("the shards cannot be stored now")] * len(batch)
+            for waiting, result in zip(batch, results, strict=True):
+                if waiting.answered.done():  # its caller is gone
+                    continue
+                if isinstance(result, ApiError):
+                    waiting.answered.set_exception(result)
+                else:
+                    waiting.answered.set_result(result)
+            await self._sleep(self._between_seconds)
+        self._lines.pop(key, None)
+
+    # --- in a thread ----------------------------------------------------------------------------------------------
+
+    def _write(self, view: ServedJob, batch: list[_Waiting]) -> list[Answer | ApiError]:
+        """Carry out the requests on the stored ledger, and store it. Raises ApiError."""
+        key = (view.namespace, view.name)
+        stored = self._known.get(key)
+        for _ in range(_TRIES):
+            try:
+                is_fresh = stored is None
+                stored = stored or self._read(view)
+                ledger = _parse(view, stored)
+                before = ledger.at
+                results = self._carry_out(view, ledger, batch)
+                is_same = ledger.text(at=before) == stored.text  # but for the time
+                if is_same and view.workflow.uid in stored.owners:
+                    if is_fresh:
+                        return results
+                    stored = None  # the answer tells what is stored now, perhaps by another server
+                    continue
+                stored = self._store(view, stored, ledger.text())
+            except ConflictError:
+                stored = None
+                continue
+            except UnauthorizedError as error:
+                raise conflict(
+                    f"the server may not keep ledgers of shards in namespace {view.namespace}: "
+                    f"kubectl apply -n {view.namespace} -k manifests/shards ({error})"
+                ) from None
+            except InvalidError as error:  # somebody has made it immutable, or it has other data
+                self._known.pop(key, None)
+                raise conflict(
+                    f"ConfigMap {PREFIX}{view.name} cannot be written ({error.message}): delete it to begin again with "
+                    "all shards"
+                ) from None
+            except DiflowError as error:
+                self._known.pop(key, None)  # whether it was stored is not known
+                raise from_diflow(error) from None
+            self._known.pop(key, None)
+            self._known[key] = stored
+            if len(self._known) > _MOST_JOBS:
+                self._known.pop(next(iter(self._known)), None)
+            return results
+        self._known.pop(key, None)
+        raise unavailable("others write the shards of this job at the same time")
+
+    def _carry_out(self, view: ServedJob, ledger: Ledger, batch: list[_Waiting]) -> list[Answer | ApiError]:
+        """Carry out the requests on the ledger. Pods of earlier rounds get no more shards."""
+        living, now = self._living(view), self._wall()
+        latest = self._cache.job(view.namespace, view.name) or view
+        asks = [replace(one.ask, wants=0) if latest.had(one.pod) else one.ask for one in batch]
+        return [_one(ledger, ask, now, living) for ask in asks]
+
+    def _read(self, view: ServedJob) -> _Stored:
+        found = self._cluster.find(CONFIG_MAP, PREFIX + view.name, namespace=view.namespace)
+        if found is None:
+            return _Stored("", "", frozenset())
+        metadata = untrusted.sub(found, "metadata")
+        owners = {str(one.get("uid")) for one in untrusted.mappings(metadata.get("ownerReferences"))}
+        mine = {view.workflow.uid, *(uid for _, uid in view.earlier)}
+        text = untrusted.sub(found, "data").get(_KEY)
+        # That of a former job of this name: it will be deleted with that job, and counts for nothing.
+        return _Stored(
+            str(metadata.get("resourceVersion")),
+            text if owners & mine and isinstance(text, str) else "",
+            frozenset(owners & mine),
+        )
+
+    def _store(self, view: ServedJob, stored: _Stored, text: str) -> _Stored:
+        owner = {
+            "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
+            "kind": WORKFLOW.name,
+            "name": view.workflow.name,
+            "uid": view.workflow.uid,
+        }
+        name = PREFIX + view.name
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "ownerReferences": [owner]},
+            "data": {_KEY: text},
+        }
+        if stored.version:
+            body["metadata"]["resourceVersion"] = stored.version
+            try:
+                made = self._cluster.replace(CONFIG_MAP, name, body, namespace=view.namespace, manager=keys.SERVER)
+            except NotFoundError as error:
+                raise ConflictError(str(error)) from None  # deleted meanwhile
+        else:
+            made = self._cluster.create(CONFIG_MAP, body, namespace=view.namespace, manager=keys.SERVER)
+        return _Stored(str(made["metadata"]["resourceVersion"]), text, frozenset({view.workflow.uid}))
+
+    def _living(self, view: ServedJob) -> Living:
+        """The pods that have not ended, as of when the copy of the pods was last known to be complete.
+
+        Those of an earlier round save their checkpoints while they end, so their shards are not given to others yet.
+        """
+        as_of = self._wall() - self._cache.pods.age_seconds - _SKEW_SECONDS
+        return Living(self._cache.living(view.namespace, view.name), as_of)
+
+
+def _parse(view: ServedJob, stored: _Stored) -> Ledger:
+    if not stored.text:
+        return Ledger()
+    try:
+        if len(stored.text) > 2 * MOST_BYTES:
+            raise ValueError("is too long")
+        return Ledger.read(untrusted.load(stored.text))
+    except ValueError as error:
+        raise conflict(f"ConfigMap {PREFIX}{view.name} {error}: delete it to begin again with all shards") from None
+
+
+def _one(ledger: Ledger, ask: Ask, now: float, living: Living) -> Answer | ApiError:
+    try:
+        return ledger.ask(ask, now=now, living=living)
+    except (ConflictError, InvalidError, UnavailableError) as error:
+        if isinstance(error, UnavailableError):
+            return unavailable(str(error), after_seconds=5.0)
+        return from_diflow(error)

@@ -1,0 +1,367 @@
+"""What the caches keep of a Workflow, a pod and a node for the status page.
+
+A Workflow may have a thousand nodes in Argo's sense, so what is shown of them is derived when the object arrives. Users
+can edit these objects, so nothing here raises: a job that cannot be read has a `problem`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from diflow.common import keys, quantities
+from diflow.common.errors import InvalidError
+from diflow.common.words import shortened
+from diflow.dijob.model import DIJob, read_annotation
+from diflow.jobs.replica_ranges import asked
+from diflow.record import chain, reports
+from diflow.record.argo import node_names
+from diflow.record.argo.nodes import is_overfull, owner_of
+from diflow.record.namespace import ended
+from diflow.record.namespace.ended import EndedJob
+from diflow.record.parameters import JobState
+from diflow.record.status import status
+from diflow.record.status.followed import failures
+from diflow.record.status.observe import Observation, observe_state, waiting_reason
+from diflow.record.status.status import JobStatus
+from diflow.server.page.history import History, history, seconds
+
+Object = Mapping[str, Any]
+
+_LONGEST_TEXT: Final = 400
+_LONGEST_CELL: Final = 100
+MOST_FAILURES: Final = 8
+# Of each namespace: the caches keep these in memory, of all namespaces.
+MOST_RECORDED: Final = 100
+# The queue of jobs that name none.
+DEFAULT_QUEUE: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """One task: `low` to `high` replicas are allowed, `desired` requested, `granted` allocated, `observed` running."""
+
+    name: str
+    low: int
+    high: int
+    desired: int
+    granted: int
+    observed: int
+
+    @property
+    def range_text(self) -> str:
+        """Such as `3` or `1–4`."""
+        return str(self.high) if self.low == self.high else f"{self.low}–{self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureFacts:
+    """One failed attempt of a replica: why, the rule that decided, and what followed. `at`: seconds since 1970."""
+
+    replica: str
+    at: float
+    node: str
+    reason: str
+    rule: str
+    followed: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """A Workflow of a job. Times are seconds since 1970, 0 if there is none.
+
+    `name` is the job's name, `workflow` the Workflow's. `waits`: the job needs the allocator, and has no allocation.
+    `why` is the allocator's last decision on it. `unhealthy`: which replicas are silent, stalled or slow.
+    `link` has the links to the job's other Workflows (`state.chain`).
+    """
+
+    namespace: str
+    name: str
+    workflow: str
+    uid: str
+    queue: str
+    priority: str
+    is_preemptible: bool
+    is_gang: bool
+    submitted: float
+    phase: str
+    message: str = ""
+    tasks: tuple[TaskFacts, ...] = ()
+    waits: bool = False
+    is_suspended: bool = False
+    is_stopping: bool = False
+    why: str = ""
+    decided: float = 0.0
+    unhealthy: str = ""
+    restarts: int = 0
+    reschedules: int = 0
+    backoff_limit: int = 0
+    round: str = ""
+    started: float = 0.0
+    finished: float = 0.0
+    speed: float | None = None
+    progress: float | None = None
+    history: History = field(default_factory=History)
+    phases: tuple[tuple[str, float], ...] = ()
+    problem: str = ""
+    link: Mapping[str, Any] = field(default_factory=dict)
+    failures: tuple[FailureFacts, ...] = ()
+    """The last failures of its replicas, the newest first."""
+    is_deleted: bool = False
+    """Its Workflow was deleted: the job is known from the record of the ended jobs alone."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def reference(self) -> str:
+        """The key. Of a deleted job also the time of its submission, as a newer job may have its name."""
+        return f"{self.key}@{self.submitted:.0f}" if self.is_deleted else self.key
+
+    @property
+    def has_ended(self) -> bool:
+        return self.phase in status.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod that has not ended. `workflow` is "" if it is no replica of a job, `node` "" if it has none yet."""
+
+    namespace: str
+    name: str
+    workflow: str
+    owner: str
+    task: str
+    index: int
+    round: str
+    node: str
+    phase: str
+    is_ready: bool
+    is_terminating: bool
+    waiting: str
+    created: float
+    request: tuple[tuple[str, int], ...]
+
+    @property
+    def state(self) -> str:
+        """For people: stopping, ready, starting, or the phase."""
+        if self.is_terminating:
+            return "stopping"
+        return "ready" if self.is_ready else "starting" if self.phase == "Running" else self.phase.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node. `since` is when it became not ready (seconds since 1970), 0 if it is ready."""
+
+    name: str
+    is_ready: bool
+    is_cordoned: bool
+    since: float
+    allocatable: tuple[tuple[str, int], ...]
+
+    @property
+    def state(self) -> str:
+        if not self.is_ready:
+            return "not ready"
+        return "cordoned" if self.is_cordoned else "ready"
+
+
+def trim_workflow(obj: Object) -> JobFacts | None:
+    """What to keep of a Workflow; None if it is not diflow's."""
+    if not status.is_job(obj):
+        return None
+    state = JobState.parse(obj)
+    try:
+        return _job(obj, state)
+    except Exception as error:
+        # Users can write anything into their own Workflows; one of them must not break the page for all.
+        return _unreadable(obj, state, f"it cannot be read: {type(error).__name__}")
+
+
+def trim_pod(obj: Object) -> PodFacts | None:
+    """What to keep of a pod; None if it has ended."""
+    metadata, spec, state = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    phase = state.get("phase") or "Pending"
+    if phase in ("Succeeded", "Failed"):
+        return None
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    workflow = str(labels.get(keys.ARGO_WORKFLOW) or "") if labels.get(keys.OPERATOR) else ""
+    place = node_names.parse(workflow, annotations.get(keys.ARGO_NODE_NAME) or "") if workflow else None
+    gates = [str(gate.get("name") or "") for gate in spec.get("schedulingGates") or []]
+    pinned = (spec.get("nodeSelector") or {}).get("kubernetes.io/hostname") or ""
+    conditions = {c.get("type"): c.get("status") for c in state.get("conditions") or []}
+    return PodFacts(
+        namespace=str(metadata.get("namespace") or ""),
+        name=str(metadata.get("name") or ""),
+        workflow=workflow if place is not None and place.task else "",
+        owner=owner_of(obj),
+        task=place.task if place is not None else "",
+        index=place.index if place is not None else 0,
+        round=place.round if place is not None else "",
+        node=str(spec.get("nodeName") or ("" if gates else pinned)),
+        phase=str(phase),
+        is_ready=phase == "Running" and conditions.get("Ready") == "True",
+        is_terminating=bool(metadata.get("deletionTimestamp")) or (spec.get("activeDeadlineSeconds") or 2) <= 1,
+        waiting=_line(waiting_reason(obj)),
+        created=seconds(str(metadata.get("creationTimestamp") or "")),
+        request=tuple(sorted(quantities.of_pod(spec).items())),
+    )
+
+
+def trim_record(obj: Object) -> tuple[JobFacts, ...]:
+    """The last jobs of a namespace's record of ended jobs, the one that ended first at the beginning."""
+    namespace = str(obj["metadata"].get("namespace") or "")
+    jobs = ended.parse(ended.text_of(obj), namespace=namespace, now_seconds=time.time(), most=MOST_RECORDED)
+    return tuple(_recorded(job) for job in jobs)
+
+
+def _recorded(job: EndedJob) -> JobFacts:
+    submitted = seconds(job.submitted)
+    return JobFacts(
+        namespace=job.namespace,
+        name=job.name,
+        workflow="",
+        uid=f"ended-{job.namespace}-{job.name}-{submitted:.0f}",
+        queue=job.queue or DEFAULT_QUEUE,
+        priority="",
+        is_preemptible=False,
+        is_gang=False,
+        submitted=submitted,
+        phase=job.phase,
+        message=_line(job.message),
+        restarts=job.restarts or 0,
+        reschedules=job.reschedules or 0,
+        started=seconds(job.started),
+        finished=seconds(job.ended),
+        is_deleted=True,
+    )
+
+
+def trim_node(obj: Object) -> NodeFacts:
+    """What to keep of a node."""
+    spec, state = obj.get("spec") or {}, obj.get("status") or {}
+    ready: Object = next((c for c in state.get("conditions") or [] if c.get("type") == "Ready"), {})
+    is_ready = ready.get("status") == "True"
+    return NodeFacts(
+        name=str(obj["metadata"].get("name") or ""),
+        is_ready=is_ready,
+        is_cordoned=bool(spec.get("unschedulable")),
+        since=0.0 if is_ready else seconds(str(ready.get("lastTransitionTime") or "")),
+        allocatable=tuple(sorted((name, n) for name, n in quantities.read(state.get("allocatable")).items() if n)),
+    )
+
+
+def _job(obj: Object, state: JobState) -> JobFacts:
+    if state.problem:
+        return _unreadable(obj, state, state.problem)
+    if is_overfull(obj):
+        return _unreadable(obj, state, "its nodes are too many to be shown")
+    seen = observe_state(state, obj)
+    now = status.derive_seen(obj, seen)
+    at = state.allocation
+    is_placed = not state.is_gang or (at is not None and at.round == state.live.current and at.has_node)
+    decision = state.decision if state.decision and state.decision.action != "keep" else None
+    tasks = _tasks(state, seen, now, is_placed=is_placed)
+    past = history(
+        seen.attempts,
+        seen.tasks,
+        begin=seconds(state.created),
+        first=at.first if at else 0.0,
+        since=(seen.live.current, at.since if at and state.is_preemptible and is_placed else 0.0),
+    )
+    return replace(
+        _known(obj, state),
+        phase=now.phase,
+        message=_line(now.message),
+        tasks=tasks,
+        waits=state.is_gang and not (now.ended or state.is_stopping or any(task.granted for task in tasks)),
+        is_suspended=state.is_suspended,
+        is_stopping=state.is_stopping,
+        why=_line(decision.why) if decision else "",
+        decided=seconds(decision.time) if decision else 0.0,
+        unhealthy=_line(seen.unhealthy),
+        restarts=now.restarts or 0,
+        reschedules=now.reschedules or 0,
+        backoff_limit=seen.backoff_limit,
+        round=seen.live.current,
+        started=seconds(now.start_time),
+        finished=seconds(now.completion_timestamp),
+        speed=reports.speed(seen.profilings),
+        progress=reports.progress(seen.profilings),
+        history=past,
+        phases=tuple((c.type, seconds(c.last_transition_time)) for c in now.conditions),
+        failures=tuple(
+            FailureFacts(
+                one.replica,
+                seconds(one.ended),
+                one.node,
+                shortened(one.reason, _LONGEST_CELL),
+                shortened(one.rule, _LONGEST_CELL),
+                shortened(one.followed, _LONGEST_CELL),
+            )
+            for one in reversed(failures(seen)[-MOST_FAILURES:])
+        ),
+    )
+
+
+def _tasks(state: JobState, seen: Observation, now: JobStatus, *, is_placed: bool) -> tuple[TaskFacts, ...]:
+    job = _valid(state)
+    wanted_now = seen.wanted
+    ready = Counter(key[0] for key, attempt in seen.latest().items() if attempt.is_ready and key in wanted_now)
+    out = []
+    for name in seen.tasks:
+        index = next((i for i, task in enumerate(job.tasks) if task.name == name), None) if job else None
+        number = state.desired.get(name, seen.initial.get(name, 0))
+        low, high = state.bounds.get(name, (number, number))
+        if job is not None and index is not None:
+            found = asked(job, index, desired=state.desired, bounds=state.bounds)
+            low, high, number = found.low, found.high, found.desired
+        out.append(
+            TaskFacts(
+                name,
+                low=low,
+                high=high,
+                desired=number,
+                granted=state.live.running(name) if is_placed else 0,
+                observed=0 if now.ended else ready[name],
+            )
+        )
+    return tuple(out)
+
+
+def _valid(state: JobState) -> DIJob | None:
+    try:
+        return read_annotation(state.dijob)
+    except InvalidError:
+        return None
+
+
+def _unreadable(obj: Object, state: JobState, problem: str) -> JobFacts:
+    ends = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
+    return replace(_known(obj, state), phase=ends.get(state.phase, "Unknown"), message=problem, problem=problem)
+
+
+def _known(obj: Object, state: JobState) -> JobFacts:
+    """What can be said of every Workflow of a job."""
+    return JobFacts(
+        namespace=state.namespace,
+        name=state.name,
+        workflow=state.workflow,
+        uid=state.uid,
+        queue=state.queue or DEFAULT_QUEUE,
+        priority=state.priority,
+        is_preemptible=state.is_preemptible,
+        is_gang=state.is_gang,
+        submitted=seconds(chain.submitted(obj)),
+        phase="Unknown",
+        link=chain.link(obj),
+    )
+
+
+def _line(text: str) -> str:
+    return shortened(" ".join(text.split()), _LONGEST_TEXT)

@@ -1,0 +1,152 @@
+"""Connects the page to the API's cache, identity and access.
+
+cache = Cache(..., more=mount.more())
+app = create_app(..., routes=mount.mounted)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from cachetools import TTLCache
+from starlette.routing import BaseRoute
+
+from diflow.common import keys
+from diflow.common.errors import UnavailableError
+from diflow.kube.kinds import CONFIG_MAP, NODE, Kind
+from diflow.kube.reflector import Key
+from diflow.server.api.cache import Cache, More
+from diflow.server.api.core import Core
+from diflow.server.api.identity import User
+from diflow.server.http.errors import ApiError
+from diflow.server.page.board import CacheSnapshot, Permissions
+from diflow.server.page.facts import trim_node, trim_pod, trim_record
+from diflow.server.page.render import Freshness
+from diflow.server.page.routes import Visitor, routes
+from diflow.server.page.sparing import Sparing
+
+_VISITORS_KEPT: Final = 1000
+_AT_ONCE: Final = 8  # concurrent reviews for one visitor: the pool has no more threads
+
+
+def more() -> More:
+    """What the cache keeps for the page, besides what the API needs."""
+    sparing = Sparing()
+    return More(
+        workflow=sparing,
+        late=sparing.late,
+        forget=sparing.forget,
+        pod=trim_pod,
+        kinds={NODE: lambda obj: {"read": trim_node(obj)}, CONFIG_MAP: lambda obj: {"read": trim_record(obj)}},
+        fields={CONFIG_MAP: f"metadata.name={keys.ENDED_JOBS}"},
+    )
+
+
+def mounted(core: Core, *, argo_url: str = "", wall: Callable[[], float] = time.time) -> list[BaseRoute]:
+    """The page's routes, for `create_app`. `argo_url` is the address of the Argo UI, or ""."""
+    permissions = ViewerPermissions(core)
+    return [
+        *routes(
+            visitor_of=permissions.visitor,
+            state=partial(_state, core.cache),
+            freshness=partial(_freshness, core.cache),
+            now=wall,
+            clock=core.clock,
+            argo_url=argo_url,
+        )
+    ]
+
+
+@dataclass(slots=True)
+class _Known:
+    """The cached permissions of one visitor. A namespace in neither set has not been reviewed."""
+
+    everywhere: bool | None = None
+    nodes: bool | None = None
+    visible: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
+
+
+class ViewerPermissions:
+    """Reviews what each visitor may list, and caches the answers as long as the API does."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._known: TTLCache[tuple[bytes, str], _Known] = TTLCache(
+            _VISITORS_KEPT, core.settings.review_seconds, timer=core.clock
+        )
+
+    async def visitor(self, token: str, address: str) -> Visitor | None:
+        """The visitor of a token, None if it is not valid. Raises UnavailableError if that cannot be reviewed now."""
+        try:
+            user = await self._core.identity.user(token, address=address)
+            return Visitor(user.name, await self._permissions(user, address))
+        except ApiError as error:
+            if error.status in (401, 403):
+                return None
+            raise UnavailableError(error.message) from None
+
+    async def _permissions(self, user: User, address: str) -> Permissions:
+        known = self._known.get((user.digest, user.name))
+        if known is None:
+            known = self._known[user.digest, user.name] = _Known()
+        may = partial(self._core.access.may, user, "list", address=address)
+        if known.everywhere is None:
+            known.everywhere = await may(namespace="")
+        if known.nodes is None:
+            known.nodes = await may(namespace="", kind=NODE)
+        if known.everywhere:
+            return Permissions(None, known.nodes)
+        await self._review(known, _namespaces(self._core.cache) - known.visible - known.hidden, may)
+        return Permissions(frozenset(known.visible), known.nodes)
+
+    async def _review(self, known: _Known, names: Iterable[str], may: Callable[..., Any]) -> None:
+        """Review these namespaces. A visitor over the rate limit is shown what is known so far."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(name: str) -> None:
+            async with gate:
+                (known.visible if await may(namespace=name) else known.hidden).add(name)
+
+        done = await asyncio.gather(*(one(name) for name in sorted(names)), return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException) and not (isinstance(error, ApiError) and error.status == 429):
+                raise error
+
+
+def _namespaces(cache: Cache) -> set[str]:
+    return {namespace for namespace, _ in (*cache.workflows.items(), *_objects(cache, CONFIG_MAP))}
+
+
+def _objects(cache: Cache, kind: Kind) -> Mapping[Key, Any]:
+    """What the cache keeps of the objects of a kind; nothing if it does not keep that kind."""
+    try:
+        return {key: kept["read"] for key, kept in cache.objects(kind).items()}
+    except KeyError:
+        return {}
+
+
+def _state(cache: Cache) -> CacheSnapshot:
+    nodes = list(_objects(cache, NODE).values())
+    ended = {namespace: jobs for (namespace, _), jobs in _objects(cache, CONFIG_MAP).items()}
+    jobs = (kept["read"].more for kept in cache.workflows.items().values())
+    pods = (kept["read"].more for kept in cache.pods.items().values())
+    return CacheSnapshot(
+        [job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes, ended
+    )
+
+
+def _freshness(cache: Cache) -> Freshness:
+    """Without the reason, which is for administrators: the log and the metrics port have it."""
+    age = cache.age_seconds
+    return Freshness(
+        age_seconds=age if math.isfinite(age) else 0.0,
+        is_synced=cache.workflows.synced and cache.pods.synced and math.isfinite(age),
+        is_stale=not cache.is_fresh(),
+    )

@@ -1,0 +1,102 @@
+"""Jobs that differ in their names alone share what is read of them, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from diflow.common import keys
+from diflow.common.errors import InvalidError
+from diflow.common.limits import MOST_MANIFEST_BYTES
+from diflow.dijob.model import DIJob, read_annotation
+from diflow.record.parameters import JobState, split_manifest
+from diflow.record.patches import canonical_json
+from diflow.record.waiting import from_metadata
+from tests.builders import job
+
+
+def written(**fields: Any) -> str:
+    return canonical_json(job(**fields).to_manifest())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"labels": {"spec": "x", "team": "a"}},
+        {"annotations": {"note": 'say ,"spec":{"tasks":[]}'}},
+        {"namespace": "team-a", "queue": "research"},
+    ],
+)
+def test_the_parts_are_those_of_the_whole(fields: dict[str, Any]) -> None:
+    text = written(**fields)
+    found = split_manifest(text)
+    if found is not None:  # a label `spec` ends the fast way
+        whole = json.loads(text)
+        assert (found[0], json.loads(found[1])) == (whole["metadata"], whole["spec"])
+    assert read_annotation(text) == DIJob.from_manifest(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: " " + text,
+        lambda text: text.replace('"kind":"DIJob"', '"kind":"Job"'),
+        lambda text: text.replace(',"spec":', ',"Spec":'),
+        lambda text: text.replace('"metadata":{', '"metadata":[{'),
+        lambda text: text.replace('"metadata":{', '"metadata":{"labels":{"a":"' + "x" * MOST_MANIFEST_BYTES + '"},'),
+    ],
+)
+def test_other_texts_are_not_split(change: object) -> None:
+    assert callable(change)
+    assert split_manifest(change(written())) is None
+
+
+def test_a_second_metadata_or_rubbish_after_the_spec_is_not_read_as_a_job() -> None:
+    text = written()
+    for wrong in (text[:-1], text + "}", text[:-1] + "]}", text[:-1] + "x}"):
+        with pytest.raises(InvalidError):
+            read_annotation(wrong)
+    renamed = text[:-1] + ',"metadata":{"name":"other"}}'  # JSON takes the last of two
+    assert read_annotation(renamed).name == DIJob.from_manifest(json.loads(renamed)).name == "other"
+
+
+def test_jobs_of_equal_specs_keep_their_names() -> None:
+    first, second, longer = (read_annotation(written(name=name)) for name in ("one", "two", "three"))
+    assert (first.name, second.name, longer.name) == ("one", "two", "three")
+    assert first.tasks is second.tasks
+    assert second == DIJob.from_manifest(json.loads(written(name="two")))
+
+
+@pytest.mark.parametrize("name", ["Capital", "under_score", "-x", "x" * 64, "", 5])
+def test_a_name_that_is_invalid_is_named(name: object) -> None:
+    manifest = json.loads(written(name="fine"))
+    manifest["metadata"]["name"] = name
+    with pytest.raises(InvalidError) as caught:
+        read_annotation(canonical_json(manifest))
+    with pytest.raises(InvalidError) as expected:
+        DIJob.from_manifest(manifest)
+    assert str(expected.value) in str(caught.value)
+
+
+def test_an_error_has_the_jobs_own_name() -> None:
+    manifest = json.loads(written(name="b" * 50))
+    manifest["spec"]["tasks"][0] = {**manifest["spec"]["tasks"][0], "type": "none", "name": "a-task-of-a-long-name"}
+    with pytest.raises(InvalidError, match="b" * 50):
+        read_annotation(canonical_json(manifest))
+
+
+def test_the_states_of_two_jobs_are_their_own() -> None:
+    def state(name: str, **annotations: str) -> JobState:
+        head = {"metadata": {"name": name, "annotations": {keys.DIJOB: written(name=name), **annotations}}}
+        return JobState.parse(from_metadata(head))
+
+    first, second = state("one"), state("two", **{keys.REQUESTED: "{}"})
+    assert not first.problem
+    assert not second.problem
+    assert first.live.granted == second.live.granted
+    assert (first.workflow, second.workflow) == ("one", "two")
+    replicas = [dict(found.parameters)[keys.PARAM_REPLICAS] for found in (first, second)]
+    assert replicas[0] != replicas[1] == "{}"

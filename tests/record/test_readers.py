@@ -1,0 +1,217 @@
+"""One Workflow is read by the CLI, the allocator, the server and its page: none of them raises, and all agree."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from diflow.allocator.watch.records import JobRead
+from diflow.allocator.watch.records import read_workflow as allocators
+from diflow.common import keys
+from diflow.common.errors import DiflowError, InvalidError
+from diflow.jobs.scale_requests import current_requests
+from diflow.record import chain
+from diflow.record.parameters import LONGEST_PROFILINGS, JobState
+from diflow.record.status.status import derive, derive_ended
+from diflow.server.api.reading import read_workflow as servers
+from diflow.server.page.facts import trim_workflow as pages
+from diflow.workflows.successor import successor
+from tests.record.hostile import workflow, workflows
+
+EXAMPLES = int(os.environ.get("DIFLOW_FUZZ_EXAMPLES", "300"))
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(workflows())
+def test_no_reader_raises_and_all_agree_whether_a_job_can_be_read(body: dict[str, Any]) -> None:
+    state = JobState.parse(body)
+    shown = derive(body)
+    server = servers(body)
+    page = pages(body)
+    allocator = allocators(body)
+    derive_ended(body)
+    chain.newest([body, workflow()])
+    assert shown.to_dict()
+    assert server.problem == state.problem
+    if page is not None and state.problem:
+        assert page.problem == state.problem
+    if state.problem and not (state.has_ended or state.continued_in):
+        assert allocator.problem == state.problem
+        assert state.problem in shown.message
+        assert len(state.problem) < 500
+        with pytest.raises(DiflowError):
+            current_requests(body)
+    elif not state.problem:
+        check_that_all_see_the_same(body, state, allocator)
+
+
+def check_that_all_see_the_same(body: dict[str, Any], state: JobState, allocator: JobRead) -> None:
+    server, page, shown = servers(body), pages(body), derive(body)
+    assert state.live.running("worker") == server.counts["worker"]
+    assert 1 <= state.live.granted[state.live.current]["worker"] <= 2000
+    if page is not None and not page.problem:
+        assert (page.restarts, page.reschedules) == (shown.restarts, shown.reschedules)
+        assert page.tasks[0].granted in (0, state.live.running("worker"))
+    if not (state.has_ended or state.continued_in or allocator.problem):
+        assert allocator.live.running("worker") == state.live.running("worker")
+        assert (allocator.restarts, allocator.reschedules) == (shown.restarts, shown.reschedules)
+        assert (allocator.priority > 0) == (state.priority == "high")
+    with contextlib.suppress(InvalidError):
+        successor(body, name="one-s2", parameters={}, annotations={})
+
+
+def edited(**parameters: Any) -> dict[str, Any]:
+    body = workflow()
+    for item in body["spec"]["arguments"]["parameters"]:
+        item["value"] = parameters.get(item["name"], item["value"])
+    return body
+
+
+@pytest.mark.parametrize(
+    "rounds", ['["²","1","2"]', f'["1","{"9" * 4400}"]', '["1","01"]', '["1", 2]', '["1"," 2"]', '["0"]']
+)
+def test_a_round_is_a_number_of_at_most_nine_ascii_digits(rounds: str) -> None:
+    state = JobState.parse(edited(rounds=rounds))
+    assert "the parameter rounds is not what diflow wrote" in state.problem
+
+
+def test_more_rounds_than_a_workflow_can_have_are_unreadable() -> None:
+    rounds = "[" + ",".join(f'"{i}"' for i in range(1, 20_000)) + "]"
+    assert "rounds" in JobState.parse(edited(rounds=rounds)).problem
+
+
+@pytest.mark.parametrize(
+    "granted", ['{"1":{"worker":2001}}', '{"1":{"worker":2,"other":1}}', '{"1":{"worker":2},"x":{}}', '{"1":' * 5000]
+)
+def test_what_is_granted_is_bounded_and_of_tasks_that_there_are(granted: str) -> None:
+    assert "granted" in JobState.parse(edited(granted=granted)).problem
+
+
+@pytest.mark.parametrize("moves", ["1" + "0" * 30, "-1", "1.5", "true", "1e30"])
+def test_an_allocation_with_moves_that_nobody_made_counts_as_none(moves: str) -> None:
+    body = workflow()
+    body["metadata"]["annotations"]["diflow/allocation"] = f'{{"round":"1","nodes":{{"worker":["a"]}},"moves":{moves}}}'
+    state = JobState.parse(body)
+    assert (state.problem, state.allocation) == ("", None)
+
+
+@pytest.mark.parametrize(
+    "time", ["yesterday", "1970", "2026-01-02", "2026-13-02T03:04:05Z", "²026-01-02T03:04:05Z", "~"]
+)
+def test_a_time_of_submission_that_does_not_parse_is_that_of_the_creation(time: str) -> None:
+    body = workflow()
+    body["metadata"]["annotations"]["diflow/submitted"] = time
+    assert chain.submitted(body) == "2026-01-02T03:04:05Z"
+    assert derive(body).phase
+
+
+def test_a_replica_that_is_granted_and_released_does_not_run_for_any_reader() -> None:
+    body = edited(granted='{"1":{"worker":3}}', released='["1/worker/2","1/worker/1"]')
+    body["metadata"]["annotations"]["diflow/allocation"] = '{"round":"1","nodes":{"worker":["a","b","c"]}}'
+    page = pages(body)
+    assert page is not None
+    assert JobState.parse(body).live.running("worker") == 1
+    assert (servers(body).counts, allocators(body).live.running("worker")) == ({"worker": 1}, 1)
+    assert (page.tasks[0].granted, derive(body).replicas) == (1, 1)
+
+
+def test_a_replica_that_is_released_before_the_tail_runs_for_every_reader() -> None:
+    body = edited(granted='{"1":{"worker":3}}', released='["1/worker/0"]')
+    assert JobState.parse(body).live.running("worker") == 3
+    assert (servers(body).counts, allocators(body).live.running("worker")) == ({"worker": 3}, 3)
+    assert derive(body).replicas == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "counts"),
+    [
+        ("main: Error (exit code 1): evicted by my own words", True),
+        ("main: preempted", True),
+        ("my terminated by DisruptionTarget taint", True),
+        ("main: OOMKilled (exit code 137)", True),
+        ("The node was low on resource: memory", False),
+        ("main: Error (exit code 137)", False),
+        ("init: Error (exit code 143)", False),
+        ("init: Error (exit code 2)", False),
+        ("init: Error (exit code 2): the token could not be read", True),
+        ("init: Error (exit code 1)", True),
+        ("wait: Error (exit code 2)", False),
+        ("main: Error (exit code 2)", True),
+        ("pod failed: wait container did not complete successfully", False),
+        ('pods "job-w-1" is forbidden: error looking up service account ns/diflow-worker: not found', False),
+        ('pods "job-w-1" is forbidden: violates PodSecurity "restricted:latest"', True),
+        ("main: Error (exit code 255)", True),
+        ("main: Unknown (exit code 255)", False),
+        ("wait: Unknown (exit code 255)", False),
+        ("init: ContainerStatusUnknown (exit code 137): The container could not be located", False),
+    ],
+)
+def test_what_a_program_writes_into_its_message_does_not_change_what_counts(message: str, *, counts: bool) -> None:
+    body = workflow()
+    for node in body["status"]["nodes"].values():
+        if node["phase"] == "Running" and node["type"] == "Pod":
+            node |= {"phase": "Failed", "message": message, "finishedAt": "2026-01-02T03:05:05Z"}
+    assert derive(body).phase == ("Restarting" if counts else "Rescheduling")
+
+
+def test_the_annotation_of_a_job_larger_than_any_is_unreadable_and_quick() -> None:
+    body = workflow()
+    tasks = ",".join(f'{{"name":"t{i}","template":{{}}}}' for i in range(4000))
+    body["metadata"]["annotations"]["diflow/dijob"] = f'{{"spec":{{"tasks":[{tasks}]}}}}'
+    assert "it says 4,000 tasks, and a job may have 40" in JobState.parse(body).problem
+    body["metadata"]["annotations"]["diflow/dijob"] = f'{{"spec":{{"tasks":[{{"name":"t"}}]}},"x":"{"x" * 200_000}"}}'
+    assert "larger than that of any job" in JobState.parse(body).problem
+
+
+def test_texts_are_written_as_texts_and_other_parameters_go_along() -> None:
+    from diflow.record.patches import merged, texts
+
+    assert texts({"a": [1], "b": "x"}) == {"a": "[1]", "b": "x"}
+    assert merged((("a", "1"), ("b", "2")), {"b": "3", "c": "4"}) == [
+        {"name": "a", "value": "1"},
+        {"name": "b", "value": "3"},
+        {"name": "c", "value": "4"},
+    ]
+
+
+def test_a_report_that_is_too_long_is_ignored() -> None:
+    longest = '{"speed":1}'.ljust(LONGEST_PROFILINGS)
+    said = [JobState.parse(edited(profilings=text)) for text in (longest, f"{longest} ")]
+    assert [state.problem for state in said] == ["", ""]
+    assert [state.profilings for state in said] == [longest, ""]
+    assert [bool(state.complaints) for state in said] == [False, True]
+
+
+def test_parameters_larger_than_those_of_any_workflow_are_not_kept() -> None:
+    body = workflow()
+    body["spec"]["arguments"]["parameters"].append({"name": "mine", "value": "x" * 600_000})
+    read = allocators(body)
+    assert "its parameters have 600," in read.problem
+    assert read.parameters == ()
+
+
+def test_what_diflow_writes_into_pods_is_not_kept_of_the_pods_of_others() -> None:
+    from diflow.allocator.watch.records import read_pod
+
+    text = {"diflow/nodes": "x" * 250_000, "diengine/rank": "y" * 250_000}
+    pod = {"metadata": {"name": "p", "namespace": "ns", "annotations": text}, "spec": {}, "status": {}}
+    assert (read_pod(pod).nodes, read_pod(pod).rank) == ("", "")
+
+
+@pytest.mark.parametrize("of_job", [True, False])
+def test_the_containers_of_a_pod_are_kept_in_bounds(of_job: bool) -> None:
+    from diflow.allocator.watch.records import read_pod
+
+    node = {"workflows.argoproj.io/node-name": "j.round(0:1).w(0:0)(0).w(0)"}
+    labels = {"workflows.argoproj.io/workflow": "j", keys.OPERATOR: "diflow"} if of_job else {}
+    statuses = [{"name": f"c{index}", "image": "x" * 500_000} for index in range(1000)]
+    status = {"containerStatuses": statuses}
+    pod = {"metadata": {"name": "p", "namespace": "ns", "annotations": node, "labels": labels}, "status": status}
+    read = read_pod(pod).containers
+    assert len(read) == (256 if of_job else 0)
+    assert all(len(name) + len(image) < 600 for name, image in read)
