@@ -33,9 +33,6 @@ RUN site="$(python3 -c 'import site; print(site.getsitepackages()[0])')" && \
 
 FROM ${INSTALLER} AS code
 COPY diflow /code/diflow
-COPY workflows /code/workflows
-COPY allocator /code/allocator
-COPY server /code/server
 COPY examples /code/examples
 # A checkout may be for its owner's eyes alone.
 RUN chmod -R u=rwX,go=rX /code

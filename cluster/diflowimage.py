@@ -39,12 +39,12 @@ _TRAINING_EXCLUDES = (
     "/usr/lib/*/mfx/*",
 )
 _SITE = "usr/local/lib/python3.11/dist-packages"
-_CODE = ("diflow", "workflows", "allocator", "server", "examples")
+_CODE = ("diflow", "examples")
 # Switching between a few branches should not rebuild everything.
 _LAYERS_KEPT = {"code": 5, "python": 2, "debian": 2, "training": 1}
 _WHEELS_KEPT = 2
 # Increase this when the construction of a layer changes.
-_RECIPE = 2
+_RECIPE = 3
 
 _VERSION = re.compile(r"^__version__\b[^=]*= *\"([^\"]+)\"", re.MULTILINE)
 

@@ -1,8 +1,8 @@
 """`python -m tests.coverage_by_room REPORT`: how much of each room the tests ran, and whether that is enough.
 
-REPORT is what `coverage json` writes. A room is a folder of Python: one right below diflow/, allocator/, server/ or
-workflows/, each with all that is below it, and each of these four with what lies in it itself. A bound for the whole
-would let a large room that is covered well hide a small one that is not.
+REPORT is what `coverage json` writes. A room is a folder of Python right below diflow/, with all that is below it. Each
+folder right below diflow/allocator, diflow/labs and diflow/server is a room of its own. A bound for the whole would let
+a large room that is covered well hide a small one that is not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TOPS = ("diflow", "workflows", "allocator", "server")
+TOPS = ("diflow", "diflow/allocator", "diflow/labs", "diflow/server")
 LEAST_PERCENT = 90.0
 
 
@@ -33,26 +33,25 @@ class Room:
 
 
 def folders(root: Path) -> list[str]:
-    """The rooms that are there. What is linked into diflow/ is a room where it lies."""
-    found = []
-    for top in TOPS:
-        found.append(top)
-        for folder in sorted((root / top).iterdir()):
-            if folder.is_dir() and not folder.is_symlink() and any(folder.rglob("*.py")):
-                found.append(f"{top}/{folder.name}")
-    return found
+    """The rooms that are there."""
+    found = {
+        f"{top}/{folder.name}"
+        for top in TOPS
+        for folder in (root / top).iterdir()
+        if folder.is_dir() and any(folder.rglob("*.py"))
+    }
+    return sorted({"diflow", *found})
 
 
 def by_room(files: Mapping[str, Mapping[str, int]], names: Iterable[str]) -> list[Room]:
     """Sums up the files of each room; `files` has `num_statements` and `covered_lines` by the path from the root.
 
-    A file belongs to the room with the longest name that its path begins with. diflow/allocator is allocator. Raises
-    ValueError for a file that is in no room, and for a room of which no file was measured.
+    A file belongs to the room with the longest name that its path begins with. Raises ValueError for a file that is in
+    no room, and for a room of which no file was measured.
     """
     totals = {name: [0, 0, 0] for name in names}
     for path, summary in files.items():
-        place = _place(path)
-        room = max((name for name in totals if place.startswith(f"{name}/")), key=len, default=None)
+        room = max((name for name in totals if path.startswith(f"{name}/")), key=len, default=None)
         if room is None:
             raise ValueError(f"{path} lies in no room: tests/coverage_by_room.py knows {', '.join(totals)}")
         totals[room][0] += 1
@@ -62,13 +61,6 @@ def by_room(files: Mapping[str, Mapping[str, int]], names: Iterable[str]) -> lis
     if unseen:
         raise ValueError(f"nothing was measured in {', '.join(unseen)}: see [tool.coverage.run] in pyproject.toml")
     return [Room(name, statements, covered) for name, (_, statements, covered) in totals.items()]
-
-
-def _place(path: str) -> str:
-    for top in TOPS[1:]:
-        if path.startswith(f"diflow/{top}/"):
-            return path.removeprefix("diflow/")
-    return path
 
 
 def table(rooms: Sequence[Room], least: float) -> str:

@@ -25,12 +25,9 @@ from tests.labs.simulator.test_simulator import profiles  # noqa: F401 - a fixtu
 
 ROOT = Path(__file__).parents[1]
 JOB = str(ROOT / "examples" / "minimal" / "job.yaml")
-FOLDERS = [ROOT / "diflow", *(path for path in (ROOT / "diflow").iterdir() if path.is_symlink())]
 FILES = {
-    # rglob does not go through the links of diflow/, only begins at them.
     path.relative_to(ROOT).as_posix()
-    for folder in FOLDERS
-    for path in folder.rglob("*")
+    for path in (ROOT / "diflow").rglob("*")
     if path.is_file() and "__pycache__" not in path.parts
 }
 MODULES = sorted(

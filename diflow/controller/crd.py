@@ -1,8 +1,8 @@
 """The CustomResourceDefinition of DIJobs, generated from the models that `diflow submit` uses.
 
-The schema of a pod template is that of `diflow.dijob.rules.podtemplate`, so the API server keeps the fields that diflow knows
-and drops the others. Rules in CEL refuse what can never run. Rules have cost limits, which the API server computes from
-the largest sizes that the schema allows: the arrays and texts that a rule reads are bounded.
+The schema of a pod template is that of `diflow.dijob.rules.podtemplate`, so the API server keeps the fields that
+diflow knows and drops the others. Rules in CEL refuse what can never run. Rules have cost limits, which the API server
+computes from the largest sizes that the schema allows: the arrays and texts that a rule reads are bounded.
 """
 
 from __future__ import annotations

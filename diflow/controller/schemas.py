@@ -1,7 +1,7 @@
 """Parts of the schemas of the CustomResourceDefinitions, generated from the models that `diflow submit` uses.
 
-The schema of a pod template is that of `diflow.dijob.rules.podtemplate`, so the API server keeps the fields that diflow knows
-and drops the others.
+The schema of a pod template is that of `diflow.dijob.rules.podtemplate`, so the API server keeps the fields that
+diflow knows and drops the others.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Objects are plain dictionaries, as the API server sends them: a list of a thousand Workflows is read without building
 models. The `kubernetes` package supplies authentication, TLS and connection pools (`kubeconfig.py`). Every request has
-a timeout, only reads are retried, and every error becomes one of `diflow.common.errors` with a line that says what to do.
+a timeout, only reads are retried, and every error becomes one of `diflow.common.errors` with a line that says what to
+do.
 
 It does not know DIJobs.
 """

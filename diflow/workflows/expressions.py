@@ -1,7 +1,7 @@
 """The expressions that Argo evaluates for a job: the number of replicas, their ranks and hosts, which failures count.
 
-They read the workflow parameters (see `diflow.common.keys`), so a patch of those changes a running job, and a job needs no
-daemon to know its ranks. Language: expr (expr-lang), as in Argo's `{{=...}}`, `retryStrategy.expression` and hooks.
+They read the workflow parameters (see `diflow.common.keys`), so a patch of those changes a running job, and a job needs
+no daemon to know its ranks. Language: expr (expr-lang), as in Argo's `{{=...}}`, `retryStrategy.expression` and hooks.
 """
 
 from __future__ import annotations

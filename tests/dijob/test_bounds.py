@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, InvalidError, Task
-from diflow.common import limits as limits_
+from diflow.common import limits
 from diflow.jobs.replica_ranges import check_size
 from diflow.workflows import render
 from tests.builders import job, task, template
@@ -20,16 +20,16 @@ def why(*tasks: Task, **fields: Any) -> InvalidError:
     return caught.value
 
 
-@pytest.mark.parametrize("number", [limits_.MOST_REPLICAS + 1, 2_000_000, 2**63])
+@pytest.mark.parametrize("number", [limits.MOST_REPLICAS + 1, 2_000_000, 2**63])
 @pytest.mark.parametrize("field", ["replicas", "max_replicas", "min_replicas"])
 def test_too_many_replicas_of_a_task(field: str, number: int) -> None:
     with pytest.raises(InvalidError) as caught:
         Task(type="learner", template=template(), **{field: number})
-    assert f"at most {limits_.MOST_REPLICAS:,}" in caught.value.message
+    assert f"at most {limits.MOST_REPLICAS:,}" in caught.value.message
 
 
 def test_replicas_are_bounded_over_all_tasks_with_what_they_may_come_to_have() -> None:
-    half = limits_.MOST_REPLICAS // 2
+    half = limits.MOST_REPLICAS // 2
     error = why(
         Task(type="none", name="a", replicas=1, max_replicas=half, template=template()),
         Task(type="none", name="b", replicas=half + 1, template=template()),
@@ -37,12 +37,12 @@ def test_replicas_are_bounded_over_all_tasks_with_what_they_may_come_to_have() -
         namespace="n",
     )
     assert error.path == "spec.tasks"
-    assert f"{limits_.MOST_REPLICAS + 1:,} replicas in all, at most {limits_.MOST_REPLICAS:,}" in error.message
+    assert f"{limits.MOST_REPLICAS + 1:,} replicas in all, at most {limits.MOST_REPLICAS:,}" in error.message
 
 
 def test_the_most_replicas_are_accepted_where_their_names_are_short() -> None:
-    made = job(task("none", name="t", replicas=limits_.MOST_REPLICAS), name="j", namespace="n")
-    assert render(made)["spec"]["arguments"]["parameters"][2]["value"] == f'{{"1":{{"t":{limits_.MOST_REPLICAS}}}}}'
+    made = job(task("none", name="t", replicas=limits.MOST_REPLICAS), name="j", namespace="n")
+    assert render(made)["spec"]["arguments"]["parameters"][2]["value"] == f'{{"1":{{"t":{limits.MOST_REPLICAS}}}}}'
 
 
 def test_names_of_hosts_that_fit_in_no_variable_are_refused() -> None:
@@ -53,7 +53,7 @@ def test_names_of_hosts_that_fit_in_no_variable_are_refused() -> None:
 
 
 def test_short_names_of_the_most_hosts_fit() -> None:
-    hosts = task("none", name="w" * 20, replicas=limits_.MOST_REPLICAS)
+    hosts = task("none", name="w" * 20, replicas=limits.MOST_REPLICAS)
     assert job(hosts, name="j" * 37).has_short_hosts
 
 
@@ -82,16 +82,16 @@ def test_the_lists_of_hosts_do_not_get_shorter_when_a_running_job_grows() -> Non
 
 
 def test_too_many_tasks() -> None:
-    tasks = [task("none", name=f"t{i}") for i in range(limits_.MOST_TASKS + 1)]
+    tasks = [task("none", name=f"t{i}") for i in range(limits.MOST_TASKS + 1)]
     error = why(*tasks)
     assert error.path == "spec.tasks"
-    assert f"{limits_.MOST_TASKS + 1} tasks, at most {limits_.MOST_TASKS}" in error.message
-    assert len(job(*tasks[:-1]).tasks) == limits_.MOST_TASKS
+    assert f"{limits.MOST_TASKS + 1} tasks, at most {limits.MOST_TASKS}" in error.message
+    assert len(job(*tasks[:-1]).tasks) == limits.MOST_TASKS
 
 
 def test_too_many_containers() -> None:
-    containers = [{"name": f"c{i}", "image": "x"} for i in range(limits_.MOST_CONTAINERS + 1)]
-    with pytest.raises(InvalidError, match=f"at most {limits_.MOST_CONTAINERS}") as caught:
+    containers = [{"name": f"c{i}", "image": "x"} for i in range(limits.MOST_CONTAINERS + 1)]
+    with pytest.raises(InvalidError, match=f"at most {limits.MOST_CONTAINERS}") as caught:
         Task(type="learner", template={"spec": {"containers": containers}})
     assert caught.value.path == "template.spec"
 
@@ -102,33 +102,33 @@ def test_too_many_different_resources_over_all_tasks() -> None:
         return task("none", name=name, container={"resources": {"limits": limits}})
 
     error = why(asking("a", 0), asking("b", 9))
-    assert f"18 different resources, at most {limits_.MOST_RESOURCES}" in error.message
+    assert f"18 different resources, at most {limits.MOST_RESOURCES}" in error.message
     job(asking("a", 0), asking("b", 0))
 
 
 def test_too_many_ports_over_all_tasks() -> None:
-    ports = [{"containerPort": 1000 + i} for i in range(limits_.MOST_PORTS // 2 + 1)]
+    ports = [{"containerPort": 1000 + i} for i in range(limits.MOST_PORTS // 2 + 1)]
     error = why(*(task("none", name=name, container={"ports": ports}) for name in "ab"))
-    assert f"{limits_.MOST_PORTS + 2} ports, at most {limits_.MOST_PORTS}" in error.message
+    assert f"{limits.MOST_PORTS + 2} ports, at most {limits.MOST_PORTS}" in error.message
 
 
 def test_a_manifest_that_leaves_no_room_for_annotations_is_refused() -> None:
-    error = why(task(container={"args": ["x" * limits_.MOST_MANIFEST_BYTES]}))
+    error = why(task(container={"args": ["x" * limits.MOST_MANIFEST_BYTES]}))
     assert error.path == "spec"
-    assert f"at most {limits_.MOST_MANIFEST_BYTES:,}" in error.message
+    assert f"at most {limits.MOST_MANIFEST_BYTES:,}" in error.message
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
 def test_labels_and_annotations_are_bounded_together(kind: str) -> None:
-    number = limits_.MOST_METADATA_BYTES // 50
+    number = limits.MOST_METADATA_BYTES // 50
     error = why(**{kind: {f"key-{i}": "x" * 60 for i in range(number)}})
     assert error.path == "metadata"
-    assert f"at most {limits_.MOST_METADATA_BYTES:,}" in error.message
+    assert f"at most {limits.MOST_METADATA_BYTES:,}" in error.message
 
 
 def test_the_largest_annotations_leave_half_of_their_room_to_the_allocator() -> None:
-    note = "\N{GREEK SMALL LETTER ALPHA}" * (limits_.MOST_METADATA_BYTES // 2 - 10)
-    made = job(task(container={"args": ["x" * (limits_.MOST_MANIFEST_BYTES - limits_.MOST_METADATA_BYTES - 999)]}),
+    note = "\N{GREEK SMALL LETTER ALPHA}" * (limits.MOST_METADATA_BYTES // 2 - 10)
+    made = job(task(container={"args": ["x" * (limits.MOST_MANIFEST_BYTES - limits.MOST_METADATA_BYTES - 999)]}),
                annotations={"note": note})  # fmt: skip
     carried = render(made)["metadata"]["annotations"]
     assert sum(len(f"{key}{value}".encode()) for key, value in carried.items()) < 128 * 1024

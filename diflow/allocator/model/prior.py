@@ -1,6 +1,7 @@
 """What earlier jobs of a job's application have shown, as a policy reads it.
 
-`diflow/record/namespace/applications.py` has the form in which it is kept, and `diflow/allocator/remember/priors.py` makes this one of it.
+`diflow/record/namespace/applications.py` has the form in which it is kept, and
+`diflow/allocator/remember/priors.py` makes this one of it.
 """
 
 from __future__ import annotations

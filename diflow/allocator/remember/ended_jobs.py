@@ -1,8 +1,8 @@
 """Records the jobs that have ended, so that they are listed after Argo has deleted their Workflows.
 
-Each namespace that has the ConfigMap `diflow-ended` gets its own record in it (`diflow/record/namespace/ended.py`), of all jobs of
-diflow there, also those that the allocator does not schedule. Argo labels the Workflows that have ended: a watch of
-these, with their metadata alone, says which jobs there are to record, and each is read once.
+Each namespace that has the ConfigMap `diflow-ended` gets its own record in it (`diflow/record/namespace/ended.py`), of
+all jobs of diflow there, also those that the allocator does not schedule. Argo labels the Workflows that have ended: a
+watch of these, with their metadata alone, says which jobs there are to record, and each is read once.
 
 Nothing is kept that must not be lost: what the record lacks is found again in the Workflows that still exist. A
 namespace whose record cannot be written, or in which very many jobs end, delays and displaces no record of another one.

@@ -16,8 +16,16 @@ from typing import Any
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.common import keys, quantities
-from diflow.common import limits as limits_
 from diflow.common.errors import InvalidError
+from diflow.common.limits import (
+    LONGEST_IMAGE,
+    MOST_CONDITIONS,
+    MOST_HOST_BYTES,
+    MOST_PORTS,
+    MOST_REPLICAS,
+    MOST_RESOURCES,
+    MOST_TASKS,
+)
 from diflow.dijob.model import MONITOR_RESOURCES, DIJob, Health, NodeCheck, Task, read_annotation
 from diflow.dijob.rules.podrules import work_container
 from diflow.dijob.settings import RenderSettings
@@ -257,8 +265,8 @@ class NodeRead:
 
 
 def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRead]) -> Callable[[Mapping[str, Any]], JobRead]:
-    """Turn any error in reading a Workflow into the `problem` of that job, as well as a size beyond diflow.common.limits, of
-    which nothing is kept."""
+    """Turn any error in reading a Workflow into the `problem` of that job, as well as a size beyond
+    `diflow.common.limits`, of which nothing is kept."""
 
     @wraps(read)
     def careful(obj: Mapping[str, Any]) -> JobRead:
@@ -294,15 +302,15 @@ def too_large(read: JobRead) -> str:
     granted = sum(read.live.counts.values())
     replicas = max(sum(max(role.high, role.desired) for role in read.roles), granted)
     sizes = (
-        ("replicas in all", replicas, limits_.MOST_REPLICAS),
-        ("tasks", len(read.roles), limits_.MOST_TASKS),
+        ("replicas in all", replicas, MOST_REPLICAS),
+        ("tasks", len(read.roles), MOST_TASKS),
         (
             "different resources",
             len({name for role in read.roles for name in role.request} - {PODS}),
-            limits_.MOST_RESOURCES,
+            MOST_RESOURCES,
         ),
-        ("host ports", sum(len(role.host_ports) for role in read.roles), limits_.MOST_PORTS),
-        ("conditions on nodes", max((role.where.size for role in read.roles), default=0), limits_.MOST_CONDITIONS),
+        ("host ports", sum(len(role.host_ports) for role in read.roles), MOST_PORTS),
+        ("conditions on nodes", max((role.where.size for role in read.roles), default=0), MOST_CONDITIONS),
     )
     for what, number, most in sizes:
         if number > most:
@@ -359,7 +367,7 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
 
 def _kept(text: Any, place: NodeName | None) -> str:
     """An annotation of a job's pod that diflow updates; "" for other pods, and for a text that is too long."""
-    return text if place is not None and isinstance(text, str) and len(text) <= limits_.MOST_HOST_BYTES else ""
+    return text if place is not None and isinstance(text, str) and len(text) <= MOST_HOST_BYTES else ""
 
 
 def _began(status: Mapping[str, Any]) -> float:
@@ -623,7 +631,7 @@ def _containers(status: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """The name and the image of each container, without an image that is too long."""
     found = islice(untrusted.mappings(status.get("containerStatuses")), _MOST_CONTAINERS)
     read = ((untrusted.string(c.get("name"), most=_LONGEST_NAME), c.get("image")) for c in found)
-    return _alike(tuple((name, untrusted.string(image, most=limits_.LONGEST_IMAGE)) for name, image in read))
+    return _alike(tuple((name, untrusted.string(image, most=LONGEST_IMAGE)) for name, image in read))
 
 
 @remembered(most_bytes=16 * MIB, size=lambda items: 200 + sum(200 + len(a) + len(b) for a, b in items))

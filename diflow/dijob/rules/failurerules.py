@@ -1,4 +1,4 @@
-"""The failure policy of a job as models (`spec.failurePolicy`). What its rules mean is in `diflow.record.argo.failures`."""
+"""The failure policy of a job as models (`spec.failurePolicy`). What its rules mean: `diflow.record.argo.failures`."""
 
 from __future__ import annotations
 

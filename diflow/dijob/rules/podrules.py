@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from diflow.common import keys
-from diflow.common import limits as limits_
 from diflow.common.errors import InvalidError
+from diflow.common.limits import MOST_CONTAINERS
 from diflow.dijob.rules import syntax
 from diflow.dijob.rules.volumerules import check_field_ref, check_resource_field_ref, check_selector, check_volumes
 
@@ -111,8 +111,8 @@ def _check_claims(claims: Sequence[Mapping[str, Any]], path: str) -> frozenset[s
 def _check_containers(spec: Mapping[str, Any], path: str, claims: frozenset[str], grace: int) -> None:
     containers, inits = spec["containers"], spec.get("initContainers", ())
     number = len(containers) + len(inits)
-    if number > limits_.MOST_CONTAINERS:
-        raise InvalidError(f"has {number} containers, at most {limits_.MOST_CONTAINERS} are allowed", path=path)
+    if number > MOST_CONTAINERS:
+        raise InvalidError(f"has {number} containers, at most {MOST_CONTAINERS} are allowed", path=path)
     work = work_container(containers)
     seen: set[str] = set()
     host_ports: set[tuple[str, str, int]] = set()
