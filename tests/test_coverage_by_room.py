@@ -93,4 +93,4 @@ def test_all_rooms_at_the_least_pass_also_by_whole_paths(checkout: Path) -> None
 def test_a_report_that_leaves_out_a_room_is_an_error(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {name: summary for name, summary in FULL.items() if "server" not in name}
     assert rooms.main([report(checkout, files)], checkout) == 2
-    assert capsys.readouterr().err.startswith("error: nothing was measured in server: ")
+    assert capsys.readouterr().err.startswith("error: nothing was measured in diflow/server: ")

@@ -50,6 +50,10 @@ _ASCII: Final = {
 }
 
 
+class DetachedError(Exception):
+    """Ctrl-C while following a job, which continues. The message says how to follow it again."""
+
+
 def plain(error: UnicodeError) -> tuple[str, int]:
     """Replace characters that the output cannot encode: by similar ASCII, else by an escape."""
     if not isinstance(error, UnicodeEncodeError):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from diflow.cli.console import PLAIN, complain, note, plain
+from diflow.cli.console import PLAIN, DetachedError, complain, note, plain
 from diflow.common.errors import DiflowError
 
 TIMED_OUT = 124  # as timeout(1) has it
@@ -39,10 +39,6 @@ class Nowhere(io.TextIOBase):
         """Discard the text."""
         self.was_written = self.was_written or bool(text)
         return len(text)
-
-
-class DetachedError(Exception):
-    """Ctrl-C while following a job, which continues. The message says how to follow it again."""
 
 
 def run(args: Sequence[str] | None = None) -> NoReturn:

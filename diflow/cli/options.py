@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from diflow.cli.main import DetachedError
+from diflow.cli.console import DetachedError
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster

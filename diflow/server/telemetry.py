@@ -11,8 +11,9 @@ millions of series. Everything is counted in the event loop's thread or under pr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sized
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -20,10 +21,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import Kind
-
-if TYPE_CHECKING:
-    from diflow.server.http.connections import Connections
-    from diflow.server.http.frame import Answered
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -34,6 +31,26 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _REASONS: Final = {400: "not_http", 408: "slow", 413: "body", 431: "head", 503: "no_room_or_time"}
 NO_ROUTE: Final = "(none)"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A finished request, for the counters. `route` is its pattern, "" if no route matched."""
+
+    method: str
+    route: str
+    status: int
+    seconds: float
+
+
+class Counted(Protocol):
+    """The connections of a listener, as far as they are counted: which are open, and how many have a request in
+    progress."""
+
+    @property
+    def open(self) -> Sized: ...
+    @property
+    def busy(self) -> int: ...
 
 
 class Telemetry:
@@ -97,7 +114,7 @@ class Telemetry:
         """Count a review or a write (`CountedCluster` calls this)."""
         self._asked.labels(kind, outcome).inc()
 
-    def watch(self, connections: Connections) -> None:
+    def watch(self, connections: Counted) -> None:
         """Report the numbers of these connections."""
         self._open.set_function(lambda: float(len(connections.open)))
         self._busy.set_function(lambda: float(connections.busy))

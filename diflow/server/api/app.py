@@ -39,9 +39,10 @@ from diflow.server.http import envelope
 from diflow.server.http.buckets import Buckets
 from diflow.server.http.errors import ApiError, not_found, unavailable
 from diflow.server.http.exchange import Exchange
-from diflow.server.http.frame import Answered, Frame
+from diflow.server.http.frame import Frame
 from diflow.server.http.pool import Pool
 from diflow.server.settings import ServerSettings
+from diflow.server.telemetry import Answered
 
 _REVIEWERS = 8
 _WAITING = 256

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from diflow.server.http.origins import Origins
 
 if TYPE_CHECKING:
-    from diflow.server.http.connection import Connection
     from diflow.server.settings import ServerSettings
 
 # Checking a thousand connections takes a fifth of a millisecond.
@@ -27,6 +27,27 @@ _MOST_POLLED: Final = 8
 log = structlog.get_logger("diflow.server")
 
 
+class Peer(Protocol):
+    """A connection (`connection.Connection`), as far as it is closed at a limit, or at a deadline."""
+
+    read_by: float
+    answer_by: float
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def is_busy(self) -> bool: ...
+    @property
+    def may_be_dropped(self) -> bool: ...
+    def has_unread(self) -> bool: ...
+    def expire(self, now: float) -> None: ...
+    def abort(self) -> None: ...
+    def drop(self) -> None: ...
+    def drain(self) -> None: ...
+    def end_poll(self) -> None: ...
+    def close_after_answer(self) -> None: ...
+
+
 class Connections:
     """The connections of one listener, and which of them are closed at a limit.
 
@@ -37,12 +58,12 @@ class Connections:
         self.settings = settings
         self.on_refusal = on_refusal
         self.is_shutting_down = False
-        self.open: dict[Connection, str] = {}  # and their addresses
-        self.idle: dict[Connection, None] = {}  # the longest idle one first
-        self.polls: dict[Connection, None] = {}  # long polls, the oldest first
-        self.draining: set[Connection] = set()
-        self.detached: set[Connection] = set()  # the client is gone, the handler still runs
-        self.unfinished: dict[Connection, float] = {}  # since when a request is incomplete, the oldest first
+        self.open: dict[Peer, str] = {}  # and their addresses
+        self.idle: dict[Peer, None] = {}  # the longest idle one first
+        self.polls: dict[Peer, None] = {}  # long polls, the oldest first
+        self.draining: set[Peer] = set()
+        self.detached: set[Peer] = set()  # the client is gone, the handler still runs
+        self.unfinished: dict[Peer, float] = {}  # since when a request is incomplete, the oldest first
         self._origins = Origins(settings.connections_per_address)
 
     @property
@@ -50,7 +71,7 @@ class Connections:
         """Connections with a request in progress, including detached ones."""
         return sum(connection.is_busy for connection in self.open) + len(self.detached)
 
-    def admit(self, connection: Connection, address: str) -> str:
+    def admit(self, connection: Peer, address: str) -> str:
         """Admit a connection, or return the reason for the refusal."""
         if why := self._origins.refusal(address):
             return why
@@ -79,12 +100,12 @@ class Connections:
             return False
         return True
 
-    def _unfinished(self, *, until: float) -> Connection | None:
+    def _unfinished(self, *, until: float) -> Peer | None:
         """The connection with the oldest incomplete request that began at `until` or before."""
         before = itertools.takewhile(lambda item: item[1] <= until, self.unfinished.items())
         return _without_input(connection for connection, _ in before if connection.may_be_dropped)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: Peer) -> None:
         """Forget a connection that was admitted."""
         address = self.open.pop(connection, None)
         if address is None:
@@ -127,6 +148,6 @@ class Connections:
             connection.abort()
 
 
-def _without_input(connections: Iterable[Connection]) -> Connection | None:
+def _without_input(connections: Iterable[Peer]) -> Peer | None:
     """The first of these connections without unread input, among `_MOST_POLLED`."""
     return next((c for c in itertools.islice(connections, _MOST_POLLED) if not c.has_unread()), None)

@@ -12,7 +12,6 @@ import re
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -21,22 +20,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from diflow.server.http import envelope
 from diflow.server.http.errors import ApiError, ClientGoneError, unavailable
 from diflow.server.http.exchange import Exchange
+from diflow.server.telemetry import Answered
 
 REQUEST_ID: Final = b"x-request-id"
 _WELL_FORMED: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _GONE: Final = 499  # nginx's status for a client that disconnected; only for the counters
 
 log = structlog.get_logger("diflow.server")
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A finished request, for the counters. `route` is its pattern, "" if no route matched."""
-
-    method: str
-    route: str
-    status: int
-    seconds: float
 
 
 class Frame:

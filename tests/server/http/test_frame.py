@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from diflow.server.api.core import Core, Endpoint
 from diflow.server.http import envelope
 from diflow.server.http.exchange import Exchange
-from diflow.server.http.frame import Answered
 from diflow.server.settings import ServerSettings
+from diflow.server.telemetry import Answered
 from tests.kube.fakeapi import serving
 from tests.server.place import Place, asynchronous, bearer, mixed, soon
 
