@@ -48,7 +48,7 @@ _RULES = "x-kubernetes-validations"
 def measure(*, rounds: int) -> list[Figure]:
     """The figures of this part; `rounds` of each kind after a warm-up."""
     with live.namespace("objects") as (found, cluster, namespace):
-        found.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "manifests" / "crds"))
+        found.kubectl("apply", "-k", str(ROOT / "manifests" / "crds"))
         wait_until("DIJobs are served", lambda: cluster.list_all(DIJOB, namespace=namespace) == [], timeout=60)
         figures = _rules(found, cluster, namespace)
         with _controller(found, namespace) as pid:

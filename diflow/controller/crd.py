@@ -12,20 +12,10 @@ from typing import Final
 from diflow.common import keys, limits
 from diflow.common.names import TASK_PATTERN
 from diflow.controller import crd_v1alpha1, schemas
-from diflow.controller.schemas import (
-    ANYTHING,
-    KEPT,
-    Json,
-    clean_pod_policy,
-    described,
-    fixed,
-    own,
-    pod_template,
-    rule,
-)
+from diflow.controller.schemas import KEPT, Json, described, fixed, own, pod_template, rule
 from diflow.controller.statuses import ADVICE
 from diflow.dijob import failurepolicy
-from diflow.dijob.model import DIJob, Health, NodeCheck, Task
+from diflow.dijob.model import DIJob, Task
 from diflow.dijob.rules import ditask
 from diflow.record.status.status import HEALTHY
 
@@ -39,15 +29,14 @@ _FIXED: Final = (
     "[dyn(t.type), dyn(has(t.name) ? t.name : ''), dyn(has(t.nodeUnit) ? t.nodeUnit : 1), "
     "dyn(has(t.maxMemory) ? t.maxMemory : ''), dyn(t.template)]"
 )
-# What cannot change in the spec, besides its tasks.
-_WITH_DEFAULT: Final = ("priority", "preemptible", "backoffLimit", "cleanPodPolicy")
 _LONGEST_NAME: Final = 253
 _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
-_OPTIONAL: Final = (
-    "topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds", "failurePolicy",
-    "health", "pendingSeconds", "template", "engineFields", "priorityClassName", *crd_v1alpha1.MODULES,
-)  # fmt: skip
+IN_METADATA: Final = frozenset({"name", "namespace", "labels", "annotations"})
+"""The fields of a job that its object has in its metadata."""
+
+_NOT_FIXED: Final = frozenset({"tasks", "minReplicas", "maxReplicas", "group"})
+"""The fields of the spec that may change, or have a rule of their own."""
 
 # Expressions of CEL.
 _IS_NAMED: Final = "has({0}.name) && {0}.name != ''"
@@ -70,26 +59,20 @@ def crd() -> Json:
 
 
 def _v2alpha1() -> Json:
+    healthy = f".status.conditions[?(@.type=='{HEALTHY}')].status"
     columns: list[Json] = [
-        *(
-            {"name": name, "type": kind, "jsonPath": path}
-            for name, kind, path in (
-                ("Phase", "string", ".status.phase"),
-                ("ReadyReplicas", "integer", ".status.readyReplicas"),
-                ("Replicas", "integer", ".status.replicas"),
-                ("Restarts", "integer", ".status.restarts"),
-                ("Reschedules", "integer", ".status.reschedules"),
-                ("Age", "date", ".metadata.creationTimestamp"),
-            )
-        ),
-        # With `-o wide` alone: few jobs have the first one, and the last one is long, and may change each second.
-        {
-            "name": "Healthy",
-            "type": "string",
-            "jsonPath": f".status.conditions[?(@.type=='{HEALTHY}')].status",
-            "priority": 1,
-        },
-        {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
+        {"name": name, "type": kind, "jsonPath": path, **more}
+        for name, kind, path, more in (
+            ("Phase", "string", ".status.phase", {}),
+            ("ReadyReplicas", "integer", ".status.readyReplicas", {}),
+            ("Replicas", "integer", ".status.replicas", {}),
+            ("Restarts", "integer", ".status.restarts", {}),
+            ("Reschedules", "integer", ".status.reschedules", {}),
+            ("Age", "date", ".metadata.creationTimestamp", {}),
+            # With `-o wide` alone: few jobs have the first one, and the last one is long, and may change each second.
+            ("Healthy", "string", healthy, {"priority": 1}),
+            ("Message", "string", ".status.message", {"priority": 1}),
+        )
     ]
     return schemas.version(keys.API_VERSION.rpartition("/")[2], _root(), is_stored=True, columns=columns)
 
@@ -123,88 +106,19 @@ def _root() -> Json:
 
 
 def _spec() -> Json:
-    fields, check = own(DIJob), NodeCheck()
+    fields = {**_own(), **_of_older_jobs()}
     cannot = f"cannot change in a job that was created. What can change are {CHANGEABLE}; for the rest {ADVICE}"
     return {
         "type": "object",
         "description": "What runs, and how. After the creation only the replicas of the tasks can change.",
-        "properties": {
-            **{
-                name: described(KEPT, f"The {name} of a job of v1alpha1. A job of v2alpha1 has tasks.")
-                for name in crd_v1alpha1.MODULES
-            },
-            "priorityClassName": {
-                "type": "string",
-                "maxLength": _LONGEST_NAME,
-                "description": "The PriorityClass of the coordinator of a job of v1alpha1. Others have priority.",
-            },
-            **_one_template(),
-            "priority": {
-                **described(fields["priority"], "high before normal: the order of waiting jobs, and who gives way."),
-                "default": "normal",
-            },
-            "queue": described(fields["queue"], "The queue on whose share the job draws.", maxLength=keys.LABEL_LIMIT),
-            "scheduling": described(fields["scheduling"], "gang: by the allocator; none: by Argo alone."),
-            "preemptible": {
-                "type": "boolean",
-                "default": False,
-                "description": "Whether the allocator may resize, move and stop the job while it runs.",
-            },
-            "backoffLimit": {
-                **described(fields["backoffLimit"], "How often a replica that failed is started again."),
-                "default": 3,
-            },
-            "cleanPodPolicy": clean_pod_policy(),
-            "ttlSecondsAfterFinished": described(
-                fields["ttlSecondsAfterFinished"], "How many seconds the job is kept after it has ended."
-            ),
-            "startDeadlineSeconds": described(
-                fields["startDeadlineSeconds"],
-                "The job fails if it has not started so many seconds after its creation.",
-            ),
-            "failurePolicy": _failure_policy(),
-            "health": _health(fields["health"]),
-            "pendingSeconds": described(
-                fields["pendingSeconds"],
-                "After so many seconds in which a pod has a node and does not start, a job that may shrink continues "
-                "without it, and another one returns to the queue. Not set: 900 for a preemptible job, if the "
-                "administrator has set nothing else; another one waits.",
-            ),
-            "topology": {
-                "type": "object",
-                "required": ["required"],
-                "description": "The level of which one domain must hold the whole job, such as a rack.",
-                "properties": {
-                    "required": {
-                        "type": "string",
-                        "minLength": 1,
-                        "maxLength": _LONGEST_KEY,
-                        "description": "The name of the level, or its node label.",
-                    }
-                },
-            },
-            "monitor": described(
-                ANYTHING,
-                "A container beside the work that reports for it: true, or an object with checkpointVolume and "
-                "checkpointPath.",
-            ),
-            "nodeCheck": described(
-                ANYTHING,
-                "A check of the nodes before the work: true, or an object with image, command, timeoutSeconds (by "
-                f"default {check.timeout_seconds}) and maxMoves ({check.max_moves}).",
-            ),
-            "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
-            "volumes": {
-                "type": "array",
-                "description": "Volumes that all pods of the job have.",
-                "items": pod_template()["properties"]["spec"]["properties"]["volumes"]["items"],
-            },
-            "tasks": _tasks(),
-        },
+        "properties": fields,
         "x-kubernetes-validations": [
             crd_v1alpha1.has_a_form(),
-            *(rule(f"self.{name} == oldSelf.{name}", f"{name} {cannot}") for name in _WITH_DEFAULT),
-            *(fixed(name, f"{name} {cannot}") for name in _OPTIONAL),
+            *(
+                fixed(name, f"{name} {cannot}", is_there="default" in schema)
+                for name, schema in fields.items()
+                if name not in _NOT_FIXED and "type" in schema  # CEL sees no others
+            ),
             rule(
                 "has(self.tasks) == has(oldSelf.tasks) && (!has(self.tasks) || "
                 f"self.tasks.map(t, {_FIXED}) == oldSelf.tasks.map(t, {_FIXED}))",
@@ -223,28 +137,69 @@ def _spec() -> Json:
     }
 
 
-def _health(fields: Json) -> Json:
-    """The schema of this field. The deadlines are bounded below, but for 0."""
-    of = Health()
-    texts = {
-        "heartbeatSeconds": "A replica without any sign of life for so long is silent. 0: never. "
-        f"By default {of.heartbeat_seconds}.",
-        "progressSeconds": "A replica whose step has not risen for so long is stalled. 0: never. "
-        f"By default {of.progress_seconds}.",
-        "firstProgressSeconds": "The same, from the start of a pod to its first step. "
-        f"By default {of.first_progress_seconds}.",
-        "action": "report names the replicas; restart also starts them again, not counted by backoffLimit. "
-        f"By default {of.action}.",
-        "maxRestarts": f"The most restarts of the job for this reason. By default {of.max_restarts}.",
-    }
+def _own() -> dict[str, Json]:
+    """The fields of the model, with what pydantic's schema does not say."""
+    fields = {name: schema for name, schema in own(DIJob).items() if name not in IN_METADATA}
+    fields["queue"]["maxLength"] = keys.LABEL_LIMIT
+    fields["topology"]["properties"]["required"] |= {"minLength": 1, "maxLength": _LONGEST_KEY}
+    fields["volumes"]["items"] = pod_template()["properties"]["spec"]["properties"]["volumes"]["items"]
+    fields["failurePolicy"] = described(_failure_policy(), fields["failurePolicy"]["description"])
+    for name in ("nodeCheck", "monitor"):
+        fields[name] = _or_true(fields[name])
     least = limits.LEAST_HEALTH_SECONDS
-    properties = {name: described(schema, texts[name]) for name, schema in fields["properties"].items()}
-    for name, schema in properties.items():
+    for name, schema in fields["health"]["properties"].items():
         if name.endswith("Seconds"):
             refused = rule(f"self == 0 || self >= {least}", f"must be 0, which is no limit, or at least {least}")
             schema["x-kubernetes-validations"] = [refused]
-    text = "After how long replicas count as silent or stalled, and what follows. Not set: never."
-    return described({**fields, "properties": properties}, text)
+    fields["cleanPodPolicy"] |= {
+        "maxLength": keys.LABEL_LIMIT,
+        "x-kubernetes-validations": [
+            rule(
+                "self in ['', 'None', 'Running', 'All']",
+                "Invalid CleanPodPolicy, expected in [None, Running, All]",
+                says="'Invalid CleanPodPolicy ' + self + ', expected in [None, Running, All]'",
+            )
+        ],
+    }
+    del fields["cleanPodPolicy"]["enum"]  # manifests of DI-orchestrator's own programs have "", too
+    fields["tasks"] |= _tasks()
+    return fields
+
+
+def _or_true(schema: Json) -> Json:
+    """The schema of a field that is `true` or an object, for which a structural schema has no words."""
+    fields = (f" `{name}`: {field['description']}" for name, field in schema["properties"].items())
+    return described({"x-kubernetes-preserve-unknown-fields": True}, schema["description"] + "".join(fields))
+
+
+def _of_older_jobs() -> dict[str, Json]:
+    """The fields of jobs with a coordinator or with one template, and one that has no meaning."""
+    text, number = {"type": "string"}, {"type": "integer", "format": "int32"}
+    count = {**number, "minimum": 0, "maximum": limits.MOST_REPLICAS}
+    topology = {**text, "enum": list(ditask.TOPOLOGIES)}
+    workers = {**number, "minimum": 1, "maximum": limits.MOST_PARALLEL_WORKERS}
+    engine = {
+        "topology": described(topology, "To whom a replica connects: the first one, nobody, or all."),
+        "parallelWorkers": described(workers, "The processes of each replica."),
+    }
+    return {
+        **{
+            name: described(KEPT, f"The {name} of a job of v1alpha1. A job of v2alpha1 has tasks.")
+            for name in crd_v1alpha1.MODULES
+        },
+        "priorityClassName": described(
+            {**text, "maxLength": _LONGEST_NAME},
+            "The PriorityClass of the coordinator of a job of v1alpha1. Others have priority.",
+        ),
+        "template": described(KEPT, "The pod template of a job of one task, as of DI-orchestrator v1.0."),
+        "minReplicas": described(count, "Of a job of one template: the replicas with which it starts, at least 1."),
+        "maxReplicas": described(count, "Of a job of one template: the most replicas."),
+        "engineFields": described(
+            {"type": "object", "properties": engine},
+            "How the replicas of a job of one template connect with DI-engine's ditask.",
+        ),
+        "group": described(text, "Has no meaning: a field of older manifests."),
+    }
 
 
 def _failure_policy() -> Json:
@@ -314,7 +269,6 @@ def _failure_policy() -> Json:
     }
     return {
         "type": "object",
-        "description": "What follows when a replica fails: the first rule that matches decides, then the default ones.",
         "properties": {
             "rules": {
                 "type": "array",
@@ -327,72 +281,19 @@ def _failure_policy() -> Json:
     }
 
 
-def _one_template() -> Json:
-    """The fields of jobs of DI-orchestrator v1.0, which have one template."""
-    count = {"type": "integer", "format": "int32", "minimum": 0, "maximum": limits.MOST_REPLICAS}
-    engine = {
-        "topology": {
-            "type": "string",
-            "enum": list(ditask.TOPOLOGIES),
-            "description": "To whom a replica connects: the first one, nobody, or all.",
-        },
-        "parallelWorkers": {
-            "type": "integer",
-            "format": "int32",
-            "minimum": 1,
-            "maximum": limits.MOST_PARALLEL_WORKERS,
-            "description": "The processes of each replica.",
-        },
-    }
-    return {
-        "template": described(KEPT, "The pod template of a job of one task, as of DI-orchestrator v1.0."),
-        "minReplicas": described(count, "Of a job of one template: the replicas with which it starts, at least 1."),
-        "maxReplicas": described(count, "Of a job of one template: the most replicas."),
-        "engineFields": {
-            "type": "object",
-            "description": "How the replicas of a job of one template connect with DI-engine's ditask.",
-            "properties": engine,
-        },
-    }
-
-
 def _tasks() -> Json:
     fields = own(Task)
-    count = {"type": "integer", "format": "int32", "minimum": 1, "maximum": limits.MOST_REPLICAS}
+    for name in ("type", "name"):
+        fields[name]["maxLength"] = keys.LABEL_LIMIT
+    fields["maxMemory"]["minLength"] = 1
+    fields["template"] = described(pod_template(), fields["template"]["description"])
     return {
-        "type": "array",
-        "description": "The kinds of replicas of the job, each with a pod template.",
-        "minItems": 1,
         "maxItems": limits.MOST_TASKS,
         "x-kubernetes-list-type": "atomic",
         "items": {
             "type": "object",
             "required": ["template"],
-            "properties": {
-                "type": {
-                    **described(fields["type"], "The role of the task. none: a task with a name of its own."),
-                    "maxLength": keys.LABEL_LIMIT,
-                    "default": "none",
-                },
-                "name": {
-                    "type": "string",
-                    "maxLength": keys.LABEL_LIMIT,
-                    "description": "By default the type.",
-                },
-                "replicas": {**described(count, "The desired number of replicas."), "default": 1},
-                "minReplicas": described(count, "The fewest replicas to which the task may be resized."),
-                "maxReplicas": described(count, "The most replicas to which the task may be resized."),
-                "nodeUnit": described(count, "The number of replicas is always a multiple of it."),
-                "maxMemory": {
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": limits.LONGEST_QUANTITY,
-                    "description": "The most memory that a replica may get after it ran out of it (failurePolicy).",
-                },
-                "template": described(
-                    pod_template(), "A pod template. The work is the container di-container, else the first one."
-                ),
-            },
+            "properties": fields,
             "x-kubernetes-validations": [
                 rule("self.type != 'none' || (has(self.name) && self.name != '')", "none type task has no name"),
                 rule(

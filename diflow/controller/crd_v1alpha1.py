@@ -10,18 +10,17 @@ from typing import Final
 
 from diflow.common import keys
 from diflow.controller import schemas
-from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, fixed, pod_template, rule
+from diflow.controller.schemas import KEPT, Json, described, fixed, pod_template, rule
 from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG, LONGEST_NAME
 from diflow.record.modules import COLLECTOR, COORDINATOR, LEARNER
 
 MODULES: Final = (COORDINATOR, COLLECTOR, LEARNER)
-_LONGEST: Final = 253
-_OF_V2: Final = (
-    "priority", "queue", "scheduling", "backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds",
-    "pendingSeconds", "minReplicas", "maxReplicas", "topology", "template", "engineFields", "failurePolicy", "health",
-    "nodeCheck", "monitor", "preemptible", "tasks",
-)  # fmt: skip
-"""The fields of v2alpha1 alone."""
+_OWN: Final = (*MODULES, "volumes", "priorityClassName")
+"""The fields of such a job that cannot change."""
+_IN_BOTH: Final = frozenset({"cleanPodPolicy", "group"})
+_UNTYPED: Final = frozenset({"nodeAffinity", "podAffinity", "podAntiAffinity", "postStart", "preStop"})
+"""Fields in the pod templates of such a job that are kept as they are. `kubectl apply` writes the whole schema into an
+annotation, and an object may have 256 KiB of these."""
 
 
 def version(v2: Json) -> Json:
@@ -37,7 +36,7 @@ def version(v2: Json) -> Json:
         "required": ["spec"],
         "properties": {
             "metadata": schemas.metadata(),
-            "spec": _spec({name: _without_default(v2[name]) for name in _OF_V2}),
+            "spec": _spec(v2),
             "status": schemas.status(),
         },
         "x-kubernetes-validations": [name_is_short()],
@@ -72,7 +71,11 @@ def aggregator() -> Json:
         "description": "The pod template of the aggregators of jobs with a coordinator.",
         "type": "object",
         "properties": {
-            "spec": {"type": "object", "required": ["aggregator"], "properties": {"aggregator": _module()}},
+            "spec": {
+                "type": "object",
+                "required": ["aggregator"],
+                "properties": {"aggregator": _module(pod_template())},
+            },
             "status": KEPT,
         },
     }
@@ -80,37 +83,24 @@ def aggregator() -> Json:
     return schemas.definition(kind.name, kind.plural, "agconfig", [version])
 
 
-def _without_default(schema: Json) -> Json:
-    return {name: value for name, value in schema.items() if name != "default"}
-
-
-def _spec(of_v2: Json) -> Json:
+def _spec(v2: Json) -> Json:
     cannot = "cannot change in a job that was created: delete the job and create it again"
+    of_v2 = {
+        name: {key: value for key, value in schema.items() if key != "default"}
+        for name, schema in v2.items()
+        if name not in _IN_BOTH and name not in _OWN
+    }
+    modules = {
+        name: described(_module(_shortened(pod_template())), f"The {name}, with its pod template.") for name in MODULES
+    }
     return {
         "type": "object",
-        "description": "A coordinator with templates of collectors and learners. The other fields are of v2alpha1.",
-        "properties": {
-            **of_v2,
-            "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
-            "priorityClassName": {
-                "type": "string",
-                "maxLength": _LONGEST,
-                "description": "The PriorityClass of the coordinator.",
-            },
-            "cleanPodPolicy": clean_pod_policy(),
-            "volumes": {
-                "type": "array",
-                "description": "Volumes of the coordinator, the collectors and the learners.",
-                "items": pod_template()["properties"]["spec"]["properties"]["volumes"]["items"],
-            },
-            **{
-                module: described(_module(), f"The {module}, with its pod template{more}.")
-                for module, more in zip(MODULES, ("", *[": of those that the coordinator asks for"] * 2), strict=True)
-            },
-        },
+        "description": "A coordinator with templates of the collectors and the learners that it asks for. The other "
+        "fields are of v2alpha1.",
+        "properties": {**v2, **of_v2, **modules},
         "x-kubernetes-validations": [
             has_a_form(),
-            *(fixed(name, f"{name} {cannot}") for name in (*MODULES, "volumes", "priorityClassName")),
+            *(fixed(name, f"{name} {cannot}") for name in _OWN),
             *(
                 fixed(name, f"{name} is a field of v2alpha1: change it as {keys.API_VERSION}")
                 for name, schema in of_v2.items()
@@ -120,6 +110,19 @@ def _spec(of_v2: Json) -> Json:
     }
 
 
-def _module() -> Json:
-    template = described(pod_template(), "The pod template.")
-    return {"type": "object", "required": ["template"], "properties": {"template": template}}
+def _module(template: Json) -> Json:
+    return {
+        "type": "object",
+        "required": ["template"],
+        "properties": {"template": described(template, "The pod template.")},
+    }
+
+
+def _shortened(schema: Json) -> Json:
+    """The schema of a pod template without the types of what is in some fields."""
+    if "items" in schema:
+        return {**schema, "items": _shortened(schema["items"])}
+    if "properties" not in schema:
+        return schema
+    fields = schema["properties"].items()
+    return {**schema, "properties": {name: KEPT if name in _UNTYPED else _shortened(inner) for name, inner in fields}}

@@ -10,8 +10,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from diflow.common import keys
-from diflow.dijob.model import DIJob, Task
 from diflow.dijob.rules.podtypes import PodTemplate
 from diflow.record.status.status import PHASES
 
@@ -19,9 +20,7 @@ Json = dict[str, Any]
 
 KEPT: Final[Json] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 """An object of the other version, which is kept as it is."""
-ANYTHING: Final[Json] = {"x-kubernetes-preserve-unknown-fields": True}
-"""A field that is `true` or an object, for which a structural schema has no words. The controller checks it."""
-_INT_OR_STRING: Final[Json] = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+_INT_OR_STRING: Final[Json] = {"x-kubernetes-int-or-string": True}
 # Fields of Kubernetes whose schema is not that of Hera's models.
 _BY_NAME: Final[dict[str, Json]] = {
     "Quantity": _INT_OR_STRING,
@@ -33,7 +32,9 @@ _BY_NAME: Final[dict[str, Json]] = {
         },
     },
 }
-_KEPT: Final = ("type", "format", "enum", "minItems", "minimum", "maximum")
+_OF_KUBERNETES: Final = ("type", "format", "enum", "minItems", "minimum", "maximum")
+_OWN: Final = (*_OF_KUBERNETES, "maxItems", "minLength", "maxLength", "description")
+"""What is kept of the schema of a field, which for the fields of a pod is without descriptions, as they are many."""
 
 
 def definition(kind: str, plural: str, short: str, versions: Sequence[Json], **spec: Json) -> Json:
@@ -79,71 +80,43 @@ def metadata() -> Json:
 
 def status() -> Json:
     """The status of a DIJob, in both versions."""
+    text, moment = {"type": "string"}, {"type": "string", "format": "date-time"}
     count = {"type": "integer", "format": "int32", "minimum": 0}
-    text = {"type": "string"}
-    condition = dict.fromkeys(("type", "status", "reason", "message"), text) | {
-        name: {"type": "string", "format": "date-time"} for name in ("lastTransitionTime", "lastUpdateTime")
+    condition = dict.fromkeys(("type", "status", "reason", "message"), text) | dict.fromkeys(
+        ("lastTransitionTime", "lastUpdateTime"), moment
+    )
+    conditions = {
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {"type": "object", "required": ["type", "status"], "properties": condition},
     }
-    return {
-        "type": "object",
-        "description": "What the controller has seen of the job.",
-        "properties": {
-            "phase": {
-                "type": "string",
-                "enum": [*PHASES, "Created"],
-                "description": "What the job is doing. It ends as Succeeded or Failed.",
-            },
-            "reason": text,
-            "message": {**text, "description": "What the job waits for, or why it failed."},
-            "conditions": {
-                "type": "array",
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-                "items": {"type": "object", "required": ["type", "status"], "properties": condition},
-            },
-            "observedGeneration": {
-                "type": "integer",
-                "format": "int64",
-                "minimum": 0,
-                "description": "The metadata.generation of the object that this status is of.",
-            },
-            "replicas": {**count, "description": "How many replicas should run. A write by others is a request."},
-            "readyReplicas": {**count, "description": "How many of them are ready."},
-            "taskStatus": {
-                "type": "object",
-                "description": "The number of pods by task and phase.",
-                "additionalProperties": {"type": "object", "additionalProperties": count},
-            },
-            "allocation": {
-                "type": "object",
-                "description": "The nodes of the replicas, by task.",
-                "additionalProperties": {"type": "array", "items": text},
-            },
-            "profilings": {
-                "type": "object",
-                "x-kubernetes-preserve-unknown-fields": True,
-                "description": "What the program has reported.",
-            },
-            "restarts": {**count, "description": "Failures that count against backoffLimit, so far."},
-            "reschedules": {**count, "description": "New pods and rounds that do not count, so far."},
-            "startTime": {"type": "string", "format": "date-time"},
-            "completionTimestamp": {"type": "string", "format": "date-time"},
-            "result": {
-                **text,
-                "description": "What the first replica has written to /dev/termination-log, if it has succeeded.",
-            },
-            "expiresAt": {
-                "type": "string",
-                "format": "date-time",
-                "description": "When the ended job is deleted.",
-            },
-            "reportedReplicas": {**count, "description": "The number that the controller last wrote as replicas."},
-            "scaleRequests": {
-                **count,
-                "description": "How many writes of replicas by others the controller has answered.",
-            },
-        },
+    by_phase = {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": count}}
+    by_task = {"type": "object", "additionalProperties": {"type": "array", "items": text}}
+    phase = {**text, "enum": [*PHASES, "Created"]}
+    fields = {
+        "phase": described(phase, "What the job is doing. It ends as Succeeded or Failed."),
+        "reason": text,
+        "message": described(text, "What the job waits for, or why it failed."),
+        "conditions": conditions,
+        "observedGeneration": described(
+            {**count, "format": "int64"}, "The metadata.generation of the object that this status is of."
+        ),
+        "replicas": described(count, "How many replicas should run. A write by others is a request."),
+        "readyReplicas": described(count, "How many of them are ready."),
+        "taskStatus": described(by_phase, "The number of pods by task and phase."),
+        "allocation": described(by_task, "The nodes of the replicas, by task."),
+        "profilings": described(KEPT, "What the program has reported."),
+        "restarts": described(count, "Failures that count against backoffLimit, so far."),
+        "reschedules": described(count, "New pods and rounds that do not count, so far."),
+        "startTime": moment,
+        "completionTimestamp": moment,
+        "result": described(text, "What the first replica has written to /dev/termination-log, if it has succeeded."),
+        "expiresAt": described(moment, "When the ended job is deleted."),
+        "reportedReplicas": described(count, "The number that the controller last wrote as replicas."),
+        "scaleRequests": described(count, "How many writes of replicas by others the controller has answered."),
     }
+    return {"type": "object", "description": "What the controller has seen of the job.", "properties": fields}
 
 
 def rule(text: str, message: str, *, says: str = "") -> Json:
@@ -151,71 +124,66 @@ def rule(text: str, message: str, *, says: str = "") -> Json:
     return {"rule": text, "message": message, **({"messageExpression": says} if says else {})}
 
 
-def fixed(name: str, message: str) -> Json:
-    """The rule that an optional field does not change."""
-    return rule(
-        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})", message
-    )
+def fixed(name: str, message: str, *, is_there: bool = False) -> Json:
+    """The rule that a field does not change. `is_there`: it has a default, so each object has it."""
+    if is_there:
+        return rule(f"self.{name} == oldSelf.{name}", message)
+    text = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+    return rule(text, message)
 
 
-def clean_pod_policy() -> Json:
-    """The schema of this field, in both versions."""
-    return {
-        "type": "string",
-        "default": "Running",
-        "maxLength": keys.LABEL_LIMIT,
-        "description": "Which pods are deleted when the job has ended: Running, All or None.",
-        "x-kubernetes-validations": [
-            rule(
-                "self in ['', 'None', 'Running', 'All']",
-                "Invalid CleanPodPolicy, expected in [None, Running, All]",
-                says="'Invalid CleanPodPolicy ' + self + ', expected in [None, Running, All]'",
-            )
-        ],
-    }
-
-
-def described(schema: Json, description: str, **more: Any) -> Json:
+def described(schema: Json, description: str) -> Json:
     """The schema with a description."""
-    return {**schema, "description": description, **more}
+    return {**schema, "description": description}
 
 
-def own(model: type[DIJob] | type[Task]) -> dict[str, Json]:
-    """The schemas of the plain fields of one of our models, by their name in a manifest."""
+def own(model: type[BaseModel]) -> dict[str, Json]:
+    """The schemas of the fields of one of our models, by their name in a manifest, with descriptions and defaults.
+
+    The defaults of fields inside of these fields are said in their descriptions alone.
+    """
     found = model.model_json_schema(by_alias=True)
-    return {name: _structural(schema, found.get("$defs", {})) for name, schema in found["properties"].items()}
+    out = {name: _structural(schema, found.get("$defs", {}), _OWN) for name, schema in found["properties"].items()}
+    for name, schema in found["properties"].items():
+        if isinstance(default := schema.get("default"), str | int) and default != "":
+            out[name]["default"] = default
+    return out
 
 
 def pod_template() -> Json:
     """The schema of a PodTemplateSpec."""
     found = PodTemplate.model_json_schema(by_alias=True)
-    out: Json = _structural(found, found["$defs"])
-    return out
+    return _structural(found, found["$defs"], _OF_KUBERNETES)
 
 
-def _structural(schema: Json, definitions: dict[str, Json]) -> Json:
-    """A JSON schema of pydantic as Kubernetes wants one: no references, no unions with null, no descriptions."""
+def _structural(schema: Json, definitions: dict[str, Json], kept: Sequence[str]) -> Json:
+    """A JSON schema of pydantic as Kubernetes wants one: no references, and no unions with null."""
+    out: Json = {name: schema[name] for name in kept if schema.get(name) is not None}
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        if name in _BY_NAME:
-            return copy.deepcopy(_BY_NAME[name])
-        return _structural(definitions[name], definitions)
+        return {**copy.deepcopy(_BY_NAME.get(name) or _structural(definitions[name], definitions, kept)), **out}
     if "anyOf" in schema:  # with null
         (known,) = [one for one in schema["anyOf"] if one.get("type") != "null"]
-        return _structural(known, definitions)
-    out: Json = {name: schema[name] for name in _KEPT if schema.get(name) is not None}
+        return {**_structural(known, definitions, kept), **out}
     if "properties" in schema:
+        # Hera's model lacks the names of ports in `httpGet`.
         out["properties"] = {
-            # Hera's model lacks the names of ports in `httpGet`.
             name: copy.deepcopy(_INT_OR_STRING)
             if (schema.get("title"), name) == ("HTTPGetAction", "port")
-            else _structural(inner, definitions)
+            else _field(inner, definitions, kept)
             for name, inner in schema["properties"].items()
         }
         if schema.get("required"):
             out["required"] = list(schema["required"])
-    if isinstance(schema.get("additionalProperties"), dict):
-        out["additionalProperties"] = _structural(schema["additionalProperties"], definitions)
-    if "items" in schema:
-        out["items"] = _structural(schema["items"], definitions)
+    for name in ("additionalProperties", "items"):
+        if isinstance(schema.get(name), dict):
+            out[name] = _structural(schema[name], definitions, kept)
+    return out
+
+
+def _field(schema: Json, definitions: dict[str, Json], kept: Sequence[str]) -> Json:
+    """The schema of a field of an object, whose description says its default."""
+    out = _structural(schema, definitions, kept)
+    if "description" in out and schema.get("default"):
+        out["description"] += f" By default {schema['default']}."
     return out

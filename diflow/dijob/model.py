@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -49,6 +49,8 @@ Priority = Literal["normal", "high"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 Scheduling = Literal["none", "gang"]
 HealthAction = Literal["report", "restart"]
+Replicas = Annotated[int, Field(ge=1, le=limits.MOST_REPLICAS, strict=True)]
+Deadline = Annotated[int, Field(ge=0, le=limits.MOST_HEALTH_SECONDS, strict=True)]
 
 # Fields of DI-orchestrator's manifests without a meaning in diflow: dropped without a warning.
 _IGNORED = frozenset({"group"})
@@ -123,22 +125,28 @@ Part = TypeVar("Part", bound=_Model)
 
 
 class Task(_Model):
-    """One role of a job: `replicas` pods made from one `template`.
+    """One role of a job: replicas that are made from one template."""
 
-    `template` is a Kubernetes PodTemplateSpec as plain data. The main container is the one named `di-container`, or the
-    first one. A preemptible job's task may run with any number from `min_replicas` to `max_replicas`. `node_unit`: only
-    multiples of it run, for programs whose parallelism needs whole groups of nodes. `max_memory`: the most memory that
-    a replica may get after it ran out of memory (`DIJob.failure_policy`).
-    """
-
-    type: TaskType = "none"
-    name: str = ""
-    replicas: int = Field(1, ge=1, le=limits.MOST_REPLICAS, strict=True)
-    min_replicas: int | None = Field(None, ge=1, le=limits.MOST_REPLICAS, strict=True)
-    max_replicas: int | None = Field(None, ge=1, le=limits.MOST_REPLICAS, strict=True)
-    node_unit: int | None = Field(None, ge=1, le=limits.MOST_REPLICAS, strict=True)
-    max_memory: str | None = Field(None, max_length=limits.LONGEST_QUANTITY)
-    template: dict[str, Any]
+    type: TaskType = Field(
+        "none", description="`learner`, `collector`, `evaluator`, or `none` for a task with a name of its own."
+    )
+    name: str = Field("", description="Not set: the type. Required where that is `none`.")
+    replicas: Replicas = Field(1, description="The desired number of replicas.")
+    min_replicas: Replicas | None = Field(None, description="The fewest replicas to which it may be resized.")
+    max_replicas: Replicas | None = Field(None, description="The most replicas to which it may be resized.")
+    node_unit: Replicas | None = Field(
+        None,
+        description="The number of replicas is always a multiple of it, as programs need that split a model over "
+        "several nodes: `replicas`, `minReplicas`, `maxReplicas` and requests to scale have to be multiples.",
+    )
+    max_memory: str | None = Field(
+        None,
+        max_length=limits.LONGEST_QUANTITY,
+        description="The most memory that a replica may get after it ran out of memory (`failurePolicy`).",
+    )
+    template: dict[str, Any] = Field(
+        description="A Kubernetes pod template. The work is the container `di-container`, else the first one."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -186,10 +194,13 @@ class Task(_Model):
 
 
 class Topology(_Model):
-    """Where the replicas of a job have to be. `required`: a level of the cluster's topology, by its name or node label:
-    all of them are in one domain of it, such as one rack, at every size and after every move."""
+    """Where the replicas of a job have to be."""
 
-    required: str = Field(strict=True)
+    required: str = Field(
+        strict=True,
+        description="A level of the cluster's topology, such as `rack`, by its name or its node label: all replicas "
+        "are in one domain of it, at every size and after every move.",
+    )
 
     @model_validator(mode="after")
     def _is_a_label(self) -> Self:
@@ -198,17 +209,31 @@ class Topology(_Model):
 
 
 class NodeCheck(_Model):
-    """A check of the nodes before the work, in an init container of each pod.
+    """A check of the nodes before the work, in an init container of each pod."""
 
-    Without `command` it is diflow's own, which `image` must contain (by default diflow's image). A command of the
-    user's fails if the node is not fit. `timeout_seconds`: the longest time of diflow's own check. `max_moves`: how
-    often the gang is placed again because of it.
-    """
-
-    image: str | None = Field(None, min_length=1, max_length=limits.LONGEST_IMAGE, strict=True)
-    command: tuple[str, ...] | None = Field(None, min_length=1, max_length=limits.MOST_COMMAND)
-    timeout_seconds: int = Field(120, ge=10, le=limits.MOST_CHECK_SECONDS, strict=True)
-    max_moves: int = Field(3, ge=0, le=limits.MOST_CHECK_MOVES, strict=True)
+    image: str | None = Field(
+        None,
+        min_length=1,
+        max_length=limits.LONGEST_IMAGE,
+        strict=True,
+        description="The image of the check. Not set: diflow's, which has diflow's own check.",
+    )
+    command: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=limits.MOST_COMMAND,
+        description="A check of your own, which fails if the node is not fit. Not set: diflow's own.",
+    )
+    timeout_seconds: int = Field(
+        120, ge=10, le=limits.MOST_CHECK_SECONDS, strict=True, description="The longest time of diflow's own check."
+    )
+    max_moves: int = Field(
+        3,
+        ge=0,
+        le=limits.MOST_CHECK_MOVES,
+        strict=True,
+        description="How often the gang is placed again because of the check.",
+    )
 
     @model_validator(mode="after")
     def _a_command_has_an_image(self) -> Self:
@@ -227,15 +252,22 @@ MONITOR_RESOURCES: dict[str, dict[str, str]] = {
 
 
 class Monitor(_Model):
-    """A container beside the work that reports its steps and what it uses.
+    """A container beside the work that reports its steps and what it uses."""
 
-    `checkpoint_volume`: a volume of the job to which it saves the last complete checkpoint that the work has left in
-    memory when it ends without success; `checkpoint_path` is the folder there, by
-    default `checkpoints/<name of the job>`: jobs that share a folder would replace each other's checkpoints.
-    """
-
-    checkpoint_volume: str | None = Field(None, strict=True)
-    checkpoint_path: str | None = Field(None, min_length=1, max_length=limits.LONGEST_CHECKPOINT_PATH, strict=True)
+    checkpoint_volume: str | None = Field(
+        None,
+        strict=True,
+        description="A volume of the job to which the last complete checkpoint is saved that the work has left in "
+        "memory when it ends without success.",
+    )
+    checkpoint_path: str | None = Field(
+        None,
+        min_length=1,
+        max_length=limits.LONGEST_CHECKPOINT_PATH,
+        strict=True,
+        description="The folder there. Not set: `checkpoints/<name of the job>`, as jobs that share a folder replace "
+        "each other's checkpoints.",
+    )
 
     @model_validator(mode="after")
     def _path_is_inside(self) -> Self:
@@ -249,19 +281,33 @@ class Monitor(_Model):
 
 
 class Health(_Model):
-    """How long the replicas of a job may be quiet, in seconds (0: as long as they like), and what follows.
+    """How long the replicas of a job may be quiet, and what follows."""
 
-    `heartbeat_seconds`: without any sign of life. `progress_seconds`: without a further step; before the first one
-    `first_progress_seconds`. `action`: `report` names the replicas, `restart` also starts the silent and
-    stalled ones again, at most `max_restarts` times, which does not count against the backoffLimit.
-    """
-
-    heartbeat_seconds: int = Field(600, ge=0, le=limits.MOST_HEALTH_SECONDS, strict=True)
+    heartbeat_seconds: Deadline = Field(
+        600, description="A replica without any sign of life for so long is silent. 0: never."
+    )
     # The progress of a job that saves for ten minutes rests for longer than ten minutes, by the step around that.
-    progress_seconds: int = Field(900, ge=0, le=limits.MOST_HEALTH_SECONDS, strict=True)
-    first_progress_seconds: int = Field(7200, ge=0, le=limits.MOST_HEALTH_SECONDS, strict=True)
-    action: HealthAction = "report"
-    max_restarts: int = Field(3, ge=1, le=limits.MOST_HEALTH_RESTARTS, strict=True)
+    progress_seconds: Deadline = Field(
+        900,
+        description="A replica whose step has not risen for so long is stalled. 0: never. It has to be longer than a "
+        "checkpoint or an evaluation together with one step.",
+    )
+    first_progress_seconds: Deadline = Field(
+        7200, description="The same, from the start of a pod to its first step. 0: never."
+    )
+    action: HealthAction = Field(
+        "report",
+        description="`report` names the replicas. `restart` also starts the silent and stalled ones again, which does "
+        "not count against `backoffLimit`.",
+    )
+    max_restarts: int = Field(
+        3,
+        ge=1,
+        le=limits.MOST_HEALTH_RESTARTS,
+        strict=True,
+        description="The most restarts of the job for this reason, after which `diflow describe` says so. "
+        "`diflow retry` counts from 0 again.",
+    )
 
     @model_validator(mode="after")
     def _server_may_be_away(self) -> Self:
@@ -273,46 +319,86 @@ class Health(_Model):
 
 
 class DIJob(_Model):
-    """A job of one or more tasks, run as one Argo Workflow.
+    """A job of one or more tasks, run as one Argo Workflow."""
 
-    `namespace` None means the namespace of the current context. `backoff_limit` is how often a failed replica is
-    restarted (for a preemptible job: the whole round). Eviction, preemption and lost nodes are not counted.
-    `scheduling` None is decided by the cluster at submission: `gang` if the allocator is installed, else `none`, which
-    leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
-    kept; None is decided by the cluster at submission: what the administrator has set, else without end.
-    `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
-    `node_check`: a check of the nodes before the work, which leaves bad ones out; in manifests also `true`.
-    `monitor`: a container beside the work that reports for it; in manifests also `true`.
-    `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
-    outside.
-    `pending_seconds`: how long the pods of an admitted job may be pending; then a job that may shrink goes on with
-    those that have started, and another one is placed again. `health`: the deadlines by which silent and stalled
-    replicas are found; None: they are not looked for.
-    """
-
-    name: str
-    namespace: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    tasks: tuple[Task, ...] = Field(min_length=1)
-    priority: Priority = "normal"
-    preemptible: bool = Field(False, strict=True)
-    backoff_limit: int = Field(3, ge=0, le=limits.MOST_BACKOFF_LIMIT, strict=True)
-    clean_pod_policy: CleanPodPolicy = "Running"
-    volumes: tuple[dict[str, Any], ...] = ()
-    queue: str | None = None
-    topology: Topology | None = None
-    scheduling: Scheduling | None = None
-    ttl_seconds_after_finished: int | None = Field(
-        None, ge=limits.LEAST_TTL_SECONDS, le=limits.MOST_TTL_SECONDS, strict=True
+    name: str = Field(description="A DNS label. It becomes the name of the Workflow.")
+    namespace: str | None = Field(None, description="Not set: that of the current context.")
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels of the Workflow.")
+    annotations: dict[str, str] = Field(
+        default_factory=dict, description="Annotations of the Workflow. Some of them are for diflow."
     )
-    start_deadline_seconds: int | None = Field(None, ge=1, le=limits.MOST_START_SECONDS, strict=True)
-    node_check: NodeCheck | None = None
-    monitor: Monitor | None = None
-    failure_policy: FailurePolicy | None = None
-    health: Health | None = None
+    tasks: tuple[Task, ...] = Field(
+        min_length=1, description="The kinds of replicas of the job, each with a pod template."
+    )
+    priority: Priority = Field(
+        "normal", description="`normal` or `high`: which jobs come first, and which give way to others."
+    )
+    preemptible: bool = Field(
+        False, strict=True, description="Whether the allocator may resize, move and stop the job while it runs."
+    )
+    backoff_limit: int = Field(
+        3,
+        ge=0,
+        le=limits.MOST_BACKOFF_LIMIT,
+        strict=True,
+        description="How often a replica that failed is started again, of a preemptible job all of them. Eviction, "
+        "preemption and lost nodes do not count.",
+    )
+    clean_pod_policy: CleanPodPolicy = Field(
+        "Running", description="Which pods are removed when the job has ended: `Running`, `All` or `None`."
+    )
+    volumes: tuple[dict[str, Any], ...] = Field((), description="Volumes that all tasks can mount.")
+    queue: str | None = Field(None, description="The queue on whose share the job draws. Not set: `default`.")
+    topology: Topology | None = Field(None, description="Where the replicas have to be. Needs the allocator.")
+    scheduling: Scheduling | None = Field(
+        None,
+        description="`gang`: the allocator starts the job. `none`: Argo alone runs it. Not set: `gang` where an "
+        "allocator is installed.",
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        None,
+        ge=limits.LEAST_TTL_SECONDS,
+        le=limits.MOST_TTL_SECONDS,
+        strict=True,
+        description="So many seconds after its end, at least 60, the job is deleted with its pods and their logs. "
+        "Not set: as the administrator of the allocator has set it; else never.",
+    )
+    start_deadline_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=limits.MOST_START_SECONDS,
+        strict=True,
+        description="The job fails if the allocator has no places for it so many seconds after its creation, with "
+        "that reason; not while its user has suspended it. If no allocator decided then, the next plan decides. Not "
+        "set: it waits as long as it takes. Needs the allocator.",
+    )
+    node_check: NodeCheck | None = Field(
+        None,
+        description="`true`, or an object: a check of the nodes before the work, which leaves bad ones out. Needs the "
+        "allocator and the server.",
+    )
+    monitor: Monitor | None = Field(
+        None, description="`true`, or an object: a container beside the work that reports for it."
+    )
+    failure_policy: FailurePolicy | None = Field(
+        None,
+        description="What follows when a replica fails, by its exit code: the first rule that matches decides, then "
+        "the default ones. `{}`: the default rules. Not set: all failures count but those from outside.",
+    )
+    health: Health | None = Field(
+        None,
+        description="After how many seconds replicas are silent or stalled, and what follows. Not set: they are not "
+        "looked for. Needs the allocator and the server.",
+    )
     pending_seconds: int | None = Field(
-        None, ge=limits.LEAST_PENDING_SECONDS, le=limits.MOST_START_SECONDS, strict=True
+        None,
+        ge=limits.LEAST_PENDING_SECONDS,
+        le=limits.MOST_START_SECONDS,
+        strict=True,
+        description="After so many seconds, at least 60, in which a pod has a node and does not start (an image that "
+        "cannot be pulled, a volume that is not mounted), a job that may shrink goes on without it, and another one "
+        "returns to the queue. Not set: 900 for a preemptible job, or as the administrator of the allocator has set "
+        "it; others wait. Needs the allocator.",
     )
 
     @model_validator(mode="before")

@@ -148,8 +148,8 @@ def create(job: DIJob, *, cluster: Cluster, dry_run: bool = False) -> Json:
         return cluster.create(DIJOB, body, namespace=job.namespace, dry_run=dry_run)
     except UnknownKindError:
         raise NotFoundError(
-            "the kind DIJob is not installed in this cluster: kubectl apply --server-side -k manifests/crds, and then "
-            "kubectl apply -k manifests/controller; or submit the job as a Workflow"
+            "the kind DIJob is not installed in this cluster: kubectl apply -k manifests/crds, and then kubectl apply "
+            "-k manifests/controller; or submit the job as a Workflow"
         ) from None
 
 

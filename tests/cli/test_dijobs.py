@@ -210,7 +210,7 @@ def test_submit_as_dijob_creates_the_object_alone(diflow: Cli) -> None:
 def test_submit_as_dijob_needs_the_kind(diflow: Cli) -> None:
     diflow.api.fail(status(404, "the server could not find the requested resource"), method="POST", path="/dijobs")
     result = diflow("submit", diflow.file("job.yaml", manifest()), "--as", "dijob")
-    assert (result.code, "kubectl apply --server-side -k manifests/crds" in result.err) == (3, True)
+    assert (result.code, "kubectl apply -k manifests/crds" in result.err) == (3, True)
 
 
 def test_a_job_is_read_from_a_cluster(diflow: Cli) -> None:

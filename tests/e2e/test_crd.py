@@ -38,7 +38,7 @@ def install(live: Live) -> None:
 def _install(cluster: TestCluster) -> None:
     # With schemas this large, the API server and kubectl work for more than a second even if nothing has changed.
     with alone(cluster):
-        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "manifests" / "crds"))
+        cluster.kubectl("apply", "-k", str(ROOT / "manifests" / "crds"))
 
 
 def apply(live: Live, obj: Json) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from diflow import DIJob
+from diflow.dijob.model import Health, Monitor, NodeCheck, Task, Topology
 from diflow.workflows import to_yaml
+from tests.workflows import tables
 from tests.workflows.golden import PIPELINE, REOPTIMISE, STEP, golden_of, jobs, pipeline, reoptimise, template
 
 JOBS = jobs()
@@ -48,3 +51,16 @@ def test_the_template_of_steps_is_what_the_code_makes() -> None:
 
 def test_the_pipeline_in_yaml_is_that_in_python() -> None:
     assert PIPELINE.read_text(encoding="utf-8") == pipeline()
+
+
+@pytest.mark.parametrize("path", tables.pages(), ids=lambda path: path.name)
+def test_the_tables_of_fields_are_what_the_models_say(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == tables.pages()[path], "run `make golden`"
+    assert "<!-- end of fields -->" in tables.pages()[path]
+
+
+@pytest.mark.parametrize("model", [DIJob, Task, Topology, NodeCheck, Monitor, Health], ids=lambda model: model.__name__)
+def test_each_field_describes_itself(model: type[BaseModel]) -> None:
+    assert [name for name, field in model.model_fields.items() if not field.description] == []
+    text = "".join(tables.pages().values())
+    assert all(f".{field.alias}`" in text or f"`{field.alias}`" in text for field in model.model_fields.values())

@@ -308,7 +308,7 @@ def _steps(cluster: Cluster) -> Finding:
         _STEPS,
         ok=bool(has.kind and has.controller),
         detail="prepared" if has.kind and has.controller else f"prepared, but {missing} is not installed",
-        remedy="kubectl apply --server-side -k manifests/crds, and kubectl apply -k manifests/controller",
+        remedy="kubectl apply -k manifests/crds, and kubectl apply -k manifests/controller",
     )
 
 
