@@ -143,7 +143,7 @@ def _own() -> dict[str, Json]:
     fields["queue"]["maxLength"] = keys.LABEL_LIMIT
     fields["topology"]["properties"]["required"] |= {"minLength": 1, "maxLength": _LONGEST_KEY}
     fields["volumes"]["items"] = pod_template()["properties"]["spec"]["properties"]["volumes"]["items"]
-    fields["failurePolicy"] = described(_failure_policy(), fields["failurePolicy"]["description"])
+    _complete_failure_policy(fields["failurePolicy"])
     for name in ("nodeCheck", "monitor"):
         fields[name] = _or_true(fields[name])
     least = limits.LEAST_HEALTH_SECONDS
@@ -202,83 +202,50 @@ def _of_older_jobs() -> dict[str, Json]:
     }
 
 
-def _failure_policy() -> Json:
-    codes = {
-        "type": "object",
-        "required": ["operator", "values"],
-        "properties": {
-            "containerName": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": keys.LABEL_LIMIT,
-                "description": "The container that ends with the code. Not set: any container of the job.",
-            },
-            "operator": {
-                "type": "string",
-                "enum": list(failurepolicy.OPERATORS),
-                "description": "Whether the exit code is one of the values (In), or another one (NotIn).",
-            },
-            "values": {
-                "type": "array",
-                "description": "The exit codes.",
-                "minItems": 1,
-                "maxItems": failurepolicy.MOST_CODES,
-                "x-kubernetes-list-type": "set",
-                "items": {"type": "integer", "format": "int32", "minimum": 0, "maximum": failurepolicy.MOST_CODE},
-            },
-        },
-        "x-kubernetes-validations": [
-            rule("self.operator != 'In' || !self.values.exists(v, v == 0)", "0 is no failure: In cannot name it")
-        ],
+def _complete_failure_policy(policy: Json) -> None:
+    """Add to the schema of this field what is in the code of its reader, and not in the models."""
+    rules = policy["properties"]["rules"]
+    one, atomic = rules["items"], {"x-kubernetes-list-type": "atomic"}
+    action, codes, conditions = (one["properties"][name] for name in ("action", "onExitCodes", "onPodConditions"))
+    number = {"type": "integer", "minimum": 0, "maximum": failurepolicy.MOST_CODE}
+    condition = conditions["items"]["properties"]
+    rules |= {**atomic, "maxItems": failurepolicy.MOST_RULES}
+    conditions |= {**atomic, "minItems": 1, "maxItems": failurepolicy.MOST_CONDITIONS}
+    condition["type"]["enum"], condition["status"]["enum"] = [failurepolicy.DISRUPTION], ["True"]
+    codes["properties"]["containerName"] |= {"minLength": 1, "maxLength": keys.LABEL_LIMIT}
+    codes["properties"]["values"] |= {
+        "minItems": 1,
+        "maxItems": failurepolicy.MOST_CODES,
+        "x-kubernetes-list-type": "set",
+        "items": number,
     }
-    condition = {
-        "type": "object",
-        "required": ["type"],
-        "properties": {
-            "type": {"type": "string", "enum": [failurepolicy.DISRUPTION], "description": "The condition."},
-            "status": {"type": "string", "enum": ["True"], "description": "By default True."},
-        },
-    }
-    one = {
-        "type": "object",
-        "required": ["action"],
-        "properties": {
-            "action": {
-                "type": "string",
-                "enum": list(failurepolicy.ACTIONS),
-                "description": "Count: started again, of backoffLimit. Ignore: started again, not counted. FailJob: "
-                "the job ends. Elsewhere: on another node. MoreMemory: with more memory.",
-            },
-            "onExitCodes": described(codes, "Matches a container that has ended with one of these exit codes."),
-            "onPodConditions": {
-                "type": "array",
-                "description": "Matches a pod that was evicted, preempted or lost with its node.",
-                "minItems": 1,
-                "maxItems": failurepolicy.MOST_CONDITIONS,
-                "x-kubernetes-list-type": "atomic",
-                "items": condition,
-            },
-        },
-        "x-kubernetes-validations": [
-            rule("has(self.onExitCodes) != has(self.onPodConditions)", "must have onExitCodes or onPodConditions"),
-            rule(
-                "self.action != 'MoreMemory' || !has(self.onPodConditions)",
-                "more memory does not help a pod that was evicted",
-            ),
-        ],
-    }
-    return {
-        "type": "object",
-        "properties": {
-            "rules": {
-                "type": "array",
-                "description": "At most 20. Each has an action, and onExitCodes or onPodConditions.",
-                "maxItems": failurepolicy.MOST_RULES,
-                "x-kubernetes-list-type": "atomic",
-                "items": one,
-            }
-        },
-    }
+    texts = (
+        (rules, f"At most {failurepolicy.MOST_RULES}. Each has an action, and onExitCodes or onPodConditions."),
+        (
+            action,
+            "Count: started again, of backoffLimit. Ignore: started again, not counted. FailJob: the job ends. "
+            "Elsewhere: on another node. MoreMemory: with more memory.",
+        ),
+        (codes, "Matches a container that has ended with one of these exit codes."),
+        (codes["properties"]["containerName"], "The container that ends with the code. Not set: any one of the job."),
+        (codes["properties"]["operator"], "Whether the exit code is one of the values (In), or another one (NotIn)."),
+        (codes["properties"]["values"], "The exit codes."),
+        (conditions, "Matches a pod that was evicted, preempted or lost with its node."),
+        (condition["type"], "The condition."),
+        (condition["status"], "By default True."),
+    )
+    for schema, text in texts:
+        schema["description"] = text
+    codes["x-kubernetes-validations"] = [
+        rule("self.operator != 'In' || !self.values.exists(v, v == 0)", "0 is no failure: In cannot name it")
+    ]
+    one["x-kubernetes-validations"] = [
+        rule("has(self.onExitCodes) != has(self.onPodConditions)", "must have onExitCodes or onPodConditions"),
+        rule(
+            "self.action != 'MoreMemory' || !has(self.onPodConditions)",
+            "more memory does not help a pod that was evicted",
+        ),
+    ]
 
 
 def _tasks() -> Json:
