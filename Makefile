@@ -115,7 +115,7 @@ format: $(VENV)/.ready ## put the code into its form
 	$(BIN)/ruff format .
 
 .PHONY: golden
-golden: $(VENV)/.ready ## write the generated files: golden Workflows, the CRD, docs/cli.md, docs/api.md, diflow/server/openapi.json
+golden: $(VENV)/.ready ## write the generated files: golden Workflows, the CRD, tables of fields, docs/cli.md, docs/api.md, diflow/server/openapi.json
 	$(BIN)/python -m tests.workflows.golden
 	$(BIN)/python -m diflow.cli.reference > docs/cli.md
 	$(BIN)/python -m diflow.server.api.openapi > diflow/server/openapi.json

@@ -19,7 +19,7 @@ from diflow.record.status.status import PHASES
 Json = dict[str, Any]
 
 KEPT: Final[Json] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-"""An object of the other version, which is kept as it is."""
+"""An object that is kept as it is, and whose fields the API server does not check."""
 _INT_OR_STRING: Final[Json] = {"x-kubernetes-int-or-string": True}
 # Fields of Kubernetes whose schema is not that of Hera's models.
 _BY_NAME: Final[dict[str, Json]] = {

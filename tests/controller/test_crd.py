@@ -17,7 +17,8 @@ from diflow import DIJob
 from diflow.common import limits
 from diflow.common.errors import InvalidError
 from diflow.controller import crd as generator
-from diflow.controller import crd_v1alpha1
+from diflow.controller import crd_v1alpha1, schemas
+from diflow.jobs import v1alpha1
 from diflow.record.status.status import PHASES
 from tests import oldjobs
 from tests.builders import template
@@ -27,6 +28,7 @@ from tests.workflows.golden import jobs
 
 Json = dict[str, Any]
 
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _ANNOTATIONS: Final = 262_144
 """Bytes that the annotations of an object may have. `kubectl apply` keeps the object in one of them."""
 # What the schema does not say: CEL does, or the model alone.
@@ -111,6 +113,22 @@ def test_jobs_with_a_coordinator_are_valid_in_both_versions() -> None:
     spec = schema("v1alpha1")["properties"]["spec"]["properties"]
     assert {path for path, _ in fields(spec["coordinator"])} >= {".template.spec.containers[].resources.limits[]"}
     assert spec["cleanPodPolicy"]["default"] == "Running"
+
+
+@pytest.mark.parametrize("module", crd_v1alpha1.MODULES)
+def test_what_has_no_types_in_a_job_with_a_coordinator_is_checked_by_the_controller(module: str) -> None:
+    """Its three pod templates would make the schema too large for `kubectl apply`."""
+    found = schema("v1alpha1")["properties"]["spec"]["properties"][module]
+    untyped = {path.rpartition(".")[2] for path, field in fields(found) if field == schemas.KEPT}
+    assert untyped == {"nodeAffinity", "podAffinity", "podAntiAffinity", "postStart", "preStop"}
+    for name in untyped:
+        is_affinity = name.endswith("Affinity")
+        path = f"affinity.{name}" if is_affinity else f"containers[0].lifecycle.{name}"
+        wrong: Json = {"affinity": {name: {_REQUIRED: 1}}} if is_affinity else {"container": {"lifecycle": {name: 1}}}
+        given: Json = {module: {"template": template(**wrong)}}
+        with pytest.raises(InvalidError) as caught:
+            v1alpha1.job_of(oldjobs.manifest(**given))
+        assert caught.value.path.startswith(f"spec.{module}.template.spec.{path}")
 
 
 def test_an_aggregator_config_has_a_pod_template() -> None:
