@@ -7,6 +7,7 @@ need of it, of a text that its owner may have edited since. What cannot be what 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, get_args
@@ -277,15 +278,30 @@ _read_spec: Final = reader(StoredSpec)
 _policy: Final = converter(FailurePolicy)
 
 
+_known_spec: Final = remembered(most_bytes=16 * MIB)(_read_spec)
+
+
 def read_job(text: Any) -> StoredJob:
-    """The job in the annotation. Raises InvalidError, with one sentence for its owner."""
+    """The job in the annotation. Raises InvalidError, with one sentence for its owner.
+
+    A user's jobs often differ in their names alone: equal specs are decoded, and kept, once.
+    """
+    return _read(text, _known_spec)
+
+
+def decoded(text: Any) -> StoredJob:
+    """As `read_job`, without what is known of equal specs."""
+    return _read(text, _read_spec)
+
+
+def _read(text: Any, read_spec: Callable[[bytes], StoredSpec]) -> StoredJob:
     if isinstance(text, str) and len(text) > _LARGEST:
         raise InvalidError(f"the annotation {keys.DIJOB} is larger than that of any job that diflow makes")
     path = ""
     try:
         found = _read_manifest(text)
         path = "spec"
-        spec = _spec(bytes(found.spec))
+        spec = read_spec(bytes(found.spec))
     except NotOfTypeError as error:
         if not error.is_json:
             raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
@@ -294,12 +310,6 @@ def read_job(text: Any) -> StoredJob:
         raise InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more{at}: {error}") from None
     metadata = found.metadata
     return StoredJob(metadata.name, metadata.namespace, metadata.annotations.ditask, spec)
-
-
-@remembered(most_bytes=16 * MIB)
-def _spec(text: bytes) -> StoredSpec:
-    """A user's jobs often differ in their names alone: equal specs are decoded, and kept, once."""
-    return _read_spec(text)
 
 
 def failure_policy(given: Any) -> FailurePolicy:
