@@ -209,7 +209,7 @@ class Play:
     def _retries(self, name: str) -> Retries:
         found = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster)
         state = JobState.parse(found.workflow)
-        return Retries(name, found.status.restarts or 0, state.submitted.backoff_limit, RETRIES, len(state.live.rounds))
+        return Retries(name, found.status.restarts or 0, state.spec.backoff_limit, RETRIES, len(state.live.rounds))
 
     def _say(self, text: str) -> None:
         say(f"[{self.recorder.now:5.0f} s] {text}")

@@ -14,7 +14,7 @@ from diflow.common.names import TASK_PATTERN
 from diflow.controller import crd_v1alpha1, schemas
 from diflow.controller.schemas import KEPT, Json, described, fixed, own, pod_template, rule
 from diflow.controller.statuses import ADVICE
-from diflow.dijob import failurepolicy
+from diflow.dijob import stored
 from diflow.dijob.model import DIJob, Task
 from diflow.dijob.rules import ditask
 from diflow.record.status.status import HEALTHY
@@ -207,20 +207,20 @@ def _complete_failure_policy(policy: Json) -> None:
     rules = policy["properties"]["rules"]
     one, atomic = rules["items"], {"x-kubernetes-list-type": "atomic"}
     action, codes, conditions = (one["properties"][name] for name in ("action", "onExitCodes", "onPodConditions"))
-    number = {"type": "integer", "minimum": 0, "maximum": failurepolicy.MOST_CODE}
+    number = {"type": "integer", "minimum": 0, "maximum": limits.MOST_CODE}
     condition = conditions["items"]["properties"]
-    rules |= {**atomic, "maxItems": failurepolicy.MOST_RULES}
-    conditions |= {**atomic, "minItems": 1, "maxItems": failurepolicy.MOST_CONDITIONS}
-    condition["type"]["enum"], condition["status"]["enum"] = [failurepolicy.DISRUPTION], ["True"]
+    rules |= {**atomic, "maxItems": limits.MOST_RULES}
+    conditions |= {**atomic, "minItems": 1, "maxItems": limits.MOST_POD_CONDITIONS}
+    condition["type"]["enum"], condition["status"]["enum"] = [stored.DISRUPTION], ["True"]
     codes["properties"]["containerName"] |= {"minLength": 1, "maxLength": keys.LABEL_LIMIT}
     codes["properties"]["values"] |= {
         "minItems": 1,
-        "maxItems": failurepolicy.MOST_CODES,
+        "maxItems": limits.MOST_CODES,
         "x-kubernetes-list-type": "set",
         "items": number,
     }
     texts = (
-        (rules, f"At most {failurepolicy.MOST_RULES}. Each has an action, and onExitCodes or onPodConditions."),
+        (rules, f"At most {limits.MOST_RULES}. Each has an action, and onExitCodes or onPodConditions."),
         (
             action,
             "Count: started again, of backoffLimit. Ignore: started again, not counted. FailJob: the job ends. "

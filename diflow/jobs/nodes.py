@@ -117,7 +117,7 @@ def _add_checks(found: dict[str, Seen], workflow: Mapping[str, Any], state: JobS
     at = state.allocation
     if not record.entries or at is None or record.round != at.round:
         return
-    places = [(task.name, node) for task in state.submitted.tasks for node in at.nodes.get(task.name, ())]
+    places = [(task.name, node) for task in state.spec.tasks for node in at.nodes.get(task.name, ())]
     results = {
         rank: Checked(*places[rank], entry)
         for rank, entry in record.entries.items()

@@ -16,33 +16,24 @@ tail, and every reader shows that number.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 from diflow.common import keys
-from diflow.common.deadlines import Deadlines
 from diflow.common.errors import InvalidError
-from diflow.common.limits import (
-    MOST_BACKOFF_LIMIT,
-    MOST_HEALTH_SECONDS,
-    MOST_MANIFEST_BYTES,
-    MOST_REPLICAS,
-    MOST_TASKS,
-    MOST_WORKFLOW_BYTES,
-)
-from diflow.dijob.failurepolicy import GivenRule, PolicyError
-from diflow.dijob.failurepolicy import parse as parse_policy
+from diflow.common.limits import MOST_REPLICAS, MOST_WORKFLOW_BYTES
+from diflow.common.memo import MIB, remembered
+from diflow.dijob import stored
+from diflow.dijob.memory import MOST_MIB
+from diflow.dijob.stored import StoredJob, StoredSpec
 from diflow.record import chain, untrusted
 from diflow.record.allocation import Allocation, point_in_time
-from diflow.record.argo.failures import ALWAYS, Rules, rules_of
+from diflow.record.argo.failures import Rules, rules_of_task
 from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
 from diflow.record.live import Live
-from diflow.record.memo import MIB, remembered
-from diflow.record.memory import MOST_MIB
 from diflow.record.patches import NOT_ADMITTED, live, merged
 
 Object = Mapping[str, Any]
@@ -60,10 +51,8 @@ MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
 _MOST_RELEASED: Final = 100_000
 # Of opening brackets: `granted` has a mapping for each round; reports have one for each rank, and a list for each row;
-# a manifest has what fits into its characters, with those in scripts.
 _MOST_OF_LIVE: Final = MOST_ROUNDS + untrusted.FEW
 _MOST_OF_REPORTS: Final = 8_000
-_MOST_OF_MANIFEST: Final = MOST_MANIFEST_BYTES // 3
 _LIVE: Final = (keys.PARAM_ROUNDS, keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_RELEASED)
 _BEFORE_METADATA: Final = f'{{"apiVersion":"{keys.API_VERSION}","kind":"{keys.KIND}","metadata":'
 _LONGEST_WHY: Final = 2000
@@ -83,55 +72,6 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskState:
-    """One task as submitted: `low` and `high` are its minReplicas and maxReplicas, if set. `main`: the name of its main
-    container, if the job has a failure policy."""
-
-    name: str
-    replicas: int
-    low: int | None = None
-    high: int | None = None
-    main: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A DIJob as it was submitted, without its templates.
-
-    `failures`: the rules of its failure policy, None without one; `checks_nodes`: its node check has a command of the
-    user's; `has_allocator`: it was submitted to be placed by the allocator. `deadlines`: how long its replicas may be
-    quiet, None if it does not ask for that.
-    """
-
-    tasks: tuple[TaskState, ...] = ()
-    backoff_limit: int = DEFAULT_BACKOFF
-    is_preemptible: bool = False
-    priority: str = "normal"
-    queue: str = ""
-    failures: tuple[GivenRule, ...] | None = None
-    has_allocator: bool = False
-    checks_nodes: bool = False
-    deadlines: Deadlines | None = None
-
-    @property
-    def has_rules(self) -> bool:
-        """Failures have consequences: it has a failure policy, or a node check of its own."""
-        return self.failures is not None or (self.checks_nodes and self.has_allocator)
-
-    def rules(self, task: str, *, has_memory: bool) -> Rules:
-        """What follows when a replica of a task fails. `has_memory`: it may get more memory."""
-        if not self.has_rules:
-            return ALWAYS
-        return rules_of(
-            self.failures,
-            has_allocator=self.has_allocator,
-            has_memory=has_memory,
-            main=next((found.main for found in self.tasks if found.name == task), ""),
-            checks_nodes=self.checks_nodes,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class JobState:
     """The state of a job as its Workflow has it. `name` is the job's, `workflow` this Workflow's.
 
@@ -140,10 +80,9 @@ class JobState:
     allocator's first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds
     since 1970; 0: they are not).
 
-    `is_preemptible`, `priority` and `queue` are those of `submitted`, but for a queue that was changed since; of a job
-    whose DIJob cannot be read, those of its labels. `excluded`: the nodes that are left out for it.
+    `job`: as it was submitted. `is_preemptible`, `priority` and `queue` are its own, but for a queue that was changed
+    since; of a job that cannot be read, those of its labels. `excluded`: the nodes that are left out for it.
 
-    `dijob` is the text of the annotation, which `diflow.dijob.model.read_annotation` parses with its templates.
     `parameters` has all parameters in order, to be written back. `is_job`: diflow made the Workflow. Times are RFC
     3339, or "" if missing or invalid.
     """
@@ -167,12 +106,11 @@ class JobState:
     is_hidden: bool
     places_until: float
     parameters: Pairs
-    dijob: str
     part: int = 1
     continues: str = ""
     continues_uid: str = ""
     continued_in: str = ""
-    submitted: Submitted = field(default_factory=Submitted)
+    job: StoredJob = stored.NOTHING
     live: Live = field(default_factory=Live)
     desired: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -189,6 +127,11 @@ class JobState:
     complaints: tuple[str, ...] = ()
 
     @property
+    def spec(self) -> StoredSpec:
+        """The spec of the job as it was submitted."""
+        return self.job.spec
+
+    @property
     def has_ended(self) -> bool:
         """The Workflow has ended."""
         return self.phase in ENDED
@@ -200,7 +143,7 @@ class JobState:
 
     def rules(self, task: str) -> Rules:
         """What follows when a replica of a task fails. The Workflow's expressions are made of the same rules."""
-        return self.submitted.rules(task, has_memory=task in self.live.memory)
+        return rules_of_task(self.spec, task, has_memory=task in self.live.memory)
 
     @classmethod
     def parse(cls, workflow: Object) -> JobState:
@@ -209,7 +152,7 @@ class JobState:
         fields = _frame(workflow)
         try:
             _check_bytes(fields["parameters"])
-            fields |= _submitted(fields)
+            fields |= _submitted(fields, untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB))
             fields["live"] = _live(fields)
         except TooLargeParametersError as error:
             return cls(**fields | {"problem": str(error), "parameters": ()})  # too large to keep
@@ -261,7 +204,6 @@ def _frame(workflow: Object) -> _Fields:
         is_hidden=labels.get(keys.INSTANCE) == keys.INSTANCE_VALUE,
         places_until=_until(places, untrusted.string(metadata.get("uid"))),
         parameters=given,
-        dijob=untrusted.string(annotations.get(keys.DIJOB)),
         part=chain.part(workflow),
         continues=before,
         continues_uid=before_uid,
@@ -327,118 +269,16 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else untrusted.string(str(value))
 
 
-def _submitted(fields: _Fields) -> _Fields:
+def _submitted(fields: _Fields, dijob: Any) -> _Fields:
     """The submitted DIJob takes precedence over the labels that repeat parts of it for `kubectl get -l`, except for the
-    queue, which may be changed by its label while the job waits."""
-    found = _read_dijob(fields["dijob"])
+    queue, which may be changed by its label while the job waits. Raises InvalidError."""
+    found = stored.read_job(dijob)
     return {
-        "submitted": found,
-        "is_preemptible": found.is_preemptible,
-        "priority": found.priority,
-        "queue": fields["queue"] or found.queue,
+        "job": found,
+        "is_preemptible": found.spec.is_preemptible,
+        "priority": found.spec.priority,
+        "queue": fields["queue"] or found.spec.queue or "",
     }
-
-
-def _read_dijob(dijob: str) -> Submitted:
-    """Raises InvalidError."""
-    found = split_manifest(dijob)
-    # A user's jobs often differ in their names alone: what is read here is read once for equal specs.
-    return _read_manifest(dijob if found is None else f'{{"spec":{found[1]}}}')
-
-
-def split_manifest(text: str) -> tuple[Mapping[str, Any], str] | None:
-    """(the metadata, the spec as JSON text) of a manifest as diflow writes it; None for any other text.
-
-    The spec is not parsed. If it is valid JSON, both are what parsing the whole text gives.
-    """
-    if len(text) > MOST_MANIFEST_BYTES or not text.startswith(_BEFORE_METADATA) or not text.endswith("}"):
-        return None
-    # A quotation mark in a JSON string is escaped, so this is no part of one.
-    metadata, found, spec = text[len(_BEFORE_METADATA) : -1].partition(',"spec":')
-    if not found:
-        return None
-    try:
-        parsed = untrusted.load(metadata)
-    except ValueError:
-        return None
-    return (parsed, spec) if isinstance(parsed, dict) else None
-
-
-@remembered(most_bytes=32 * MIB)
-def _read_manifest(dijob: str) -> Submitted:
-    """Raises InvalidError."""
-    if len(dijob.encode(errors="replace")) > 2 * MOST_MANIFEST_BYTES:
-        raise InvalidError(f"the annotation {keys.DIJOB} is larger than that of any job that diflow makes")
-    try:
-        manifest = untrusted.load(dijob, most_brackets=_MOST_OF_MANIFEST)
-    except ValueError:
-        raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
-    spec = untrusted.sub(manifest, "spec")
-    given = spec.get("tasks")
-    if isinstance(given, list):
-        if len(given) > MOST_TASKS:
-            raise InvalidError(
-                f"the annotation {keys.DIJOB} is not what diflow wrote: it says {len(given):,} tasks, and a job may "
-                f"have {MOST_TASKS}"
-            )
-        replicas = (task.get("replicas") for task in given if isinstance(task, dict))
-        _check_size(replicas, what=f"the annotation {keys.DIJOB}")
-    out: list[TaskState] = []
-    for i, item in enumerate(given if isinstance(given, list) else []):
-        name = untrusted.sub({"task": item}, "task").get("name") or untrusted.sub({"task": item}, "task").get("type")
-        if not isinstance(name, str) or not _TASK.fullmatch(name) or any(task.name == name for task in out):
-            raise _no_job(f"spec.tasks[{i}].name")
-        counts = [item.get("replicas", 1), item.get("minReplicas"), item.get("maxReplicas")]
-        if not _is_count(counts[0]) or not all(n is None or _is_count(n) for n in counts[1:]):
-            raise _no_job(f"spec.tasks[{i}].replicas")
-        main = _main(item) if spec.get("failurePolicy") is not None else ""
-        out.append(TaskState(name, counts[0], counts[1], counts[2], main))
-    if not out:
-        raise _no_job("spec.tasks")
-    backoff = spec.get("backoffLimit", DEFAULT_BACKOFF)
-    if not untrusted.is_count(backoff, least=0, most=MOST_BACKOFF_LIMIT):
-        raise _no_job("spec.backoffLimit")
-    priority = spec.get("priority", "normal")
-    if not isinstance(priority, str) or priority not in keys.WORKFLOW_PRIORITIES:
-        raise _no_job("spec.priority")
-    preemptible = spec.get("preemptible", False)
-    if not isinstance(preemptible, bool):
-        raise _no_job("spec.preemptible")
-    try:
-        given = None if spec.get("failurePolicy") is None else parse_policy(spec["failurePolicy"])
-    except PolicyError as error:
-        raise _no_job(f"spec.failurePolicy{f'.{error.path}' if error.path else ''}") from None
-    queue = untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT)
-    return Submitted(
-        tuple(out),
-        backoff,
-        preemptible,
-        priority,
-        queue,
-        failures=given,
-        has_allocator=spec.get("scheduling") == "gang",
-        checks_nodes=untrusted.sub(spec, "nodeCheck").get("command") is not None,
-        deadlines=_deadlines(spec["health"]) if isinstance(spec.get("health"), dict) else None,
-    )
-
-
-def _deadlines(health: Object) -> Deadlines:
-    """An invalid deadline is replaced by the default. Here deadlines only affect when the server writes."""
-    names = {"heartbeat": "heartbeatSeconds", "progress": "progressSeconds", "first_progress": "firstProgressSeconds"}
-    given = {name: health.get(field) for name, field in names.items()}
-    valid = {name: n for name, n in given.items() if untrusted.is_count(n, least=0, most=MOST_HEALTH_SECONDS)}
-    return Deadlines(**{name: float(n) or math.inf for name, n in valid.items()})
-
-
-def _main(task: Object) -> str:
-    """The name of the main container of a task: `di-container`, or that of the first one."""
-    containers = untrusted.mappings(untrusted.sub(task, "template", "spec").get("containers"))
-    found = [untrusted.string(container.get("name"), most=keys.LABEL_LIMIT) for container in containers]
-    return keys.MAIN_CONTAINER if keys.MAIN_CONTAINER in found else found[0] if found else ""
-
-
-def _no_job(path: str) -> InvalidError:
-    return InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({path})")
 
 
 def _live(fields: _Fields) -> Live:
@@ -446,7 +286,7 @@ def _live(fields: _Fields) -> Live:
     values = dict(fields["parameters"])
     names = (*_LIVE, keys.PARAM_INCARNATIONS, keys.PARAM_MEMORY)
     given = tuple((name, values[name]) for name in names if name in values)
-    return _read_live((given, tuple(task.name for task in fields["submitted"].tasks), bool(fields["continued_in"])))
+    return _read_live((given, tuple(task.name for task in fields["job"].spec.tasks), bool(fields["continued_in"])))
 
 
 @remembered(most_bytes=4 * MIB, size=lambda key: sum(200 + len(value) for _, value in key[0]) + 100 * len(key[1]))
@@ -493,9 +333,9 @@ def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> Live:
 
 def submitted_replicas(head: Object) -> dict[str, int]:
     """The replicas by task as submitted, from a Workflow's metadata; none if its DIJob is unreadable."""
-    dijob = untrusted.string(untrusted.sub(head, "metadata", "annotations").get(keys.DIJOB))
+    dijob = untrusted.sub(head, "metadata", "annotations").get(keys.DIJOB)
     try:
-        return {task.name: task.replicas for task in _read_dijob(dijob).tasks}
+        return {task.name: task.replicas for task in stored.read_job(dijob).spec.tasks}
     except InvalidError:
         return {}
 
@@ -543,7 +383,7 @@ def _edited(name: str, wanted: str) -> InvalidError:
 def _asked(fields: _Fields, workflow: Object) -> _Fields:
     """The parameters and annotations that users and programs write after the submission."""
     complaints: list[str] = []
-    tasks = {task.name for task in fields["submitted"].tasks}
+    tasks = {task.name for task in fields["job"].spec.tasks}
     values = dict(reversed(fields["parameters"]))  # the first of two with one name counts
     wanted = _wanted(values.get(keys.PARAM_REPLICAS, ""), tasks)
     if wanted is None:

@@ -21,7 +21,6 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.units import in_units
 from diflow.allocator.run.control_channel import AllocatorStatus, home, read_status
 from diflow.allocator.settings import AllocatorSettings, allocator_settings
-from diflow.allocator.watch import waiting_records
 from diflow.allocator.watch.cluster_state import QUEUES_KEY, ClusterState, assemble
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
@@ -32,6 +31,7 @@ from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.jobs import waiting
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP
+from diflow.record.waiting import from_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def look(
     pods = [read_pod(pod) for pod in lists.pods.result()]
     jobs = waiting.each(
         cluster,
-        of_head=waiting_records.reader(),
+        of_head=lambda head: read_workflow(from_metadata(head)),
         of_workflow=read_workflow,
         labels=JOBS,
         everywhere=True,

@@ -18,7 +18,8 @@ from typing import Final
 from diflow.allocator.watch.records import JobRead, Role
 from diflow.common import keys
 from diflow.common.words import counted, quantity
-from diflow.record import memory, nodecheck
+from diflow.dijob import memory
+from diflow.record import nodecheck
 from diflow.record.argo.tree import Ending
 from diflow.record.exclusions import MOST_EXCLUDED, Exclusions
 

@@ -30,9 +30,8 @@ from diflow.allocator.write import patches
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
 from diflow.common import keys
-from diflow.common.deadlines import Deadlines
 from diflow.common.durations import timestamp
-from diflow.dijob.model import Health
+from diflow.dijob.stored import Health
 from diflow.record.health import HealthState, Stop
 
 LOOK_SECONDS: Final = 5.0
@@ -140,7 +139,7 @@ class HealthWatch:
             signs,
             began,
             tasks,
-            deadlines(read.health),
+            read.health.deadlines,
             samples=track.samples,
             was_slow=frozenset(state.slow if state is not None and state.round == read.live.current else ()),
             done=health_inputs.done(replicas),
@@ -225,15 +224,6 @@ class HealthWatch:
         self._executor.record_own_events(events)
         self._announced = self._announced.intersection(slow).union(chosen)
         self.slow_nodes = slow
-
-
-def deadlines(health: Health) -> Deadlines:
-    """The deadlines of a job; 0 is none."""
-    return Deadlines(
-        heartbeat=health.heartbeat_seconds or math.inf,
-        progress=health.progress_seconds or math.inf,
-        first_progress=health.first_progress_seconds or math.inf,
-    )
 
 
 def _is_judged(job: Job) -> bool:

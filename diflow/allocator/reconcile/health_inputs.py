@@ -14,8 +14,8 @@ from diflow.allocator.health.judging import Floats
 from diflow.allocator.health.verdict import Signs
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.records import PodRead
+from diflow.common.memo import MIB, remembered
 from diflow.record import signals, untrusted
-from diflow.record.memo import MIB, remembered
 from diflow.record.signals import NEVER, Signals
 
 _LONGEST: Final = 262_144

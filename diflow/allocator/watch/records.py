@@ -6,7 +6,6 @@ an edited object: a job that cannot be parsed has the reason in `problem`, and i
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
@@ -16,7 +15,6 @@ from typing import Any
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.common import keys, quantities
-from diflow.common.errors import InvalidError
 from diflow.common.limits import (
     LONGEST_IMAGE,
     MOST_CONDITIONS,
@@ -26,11 +24,15 @@ from diflow.common.limits import (
     MOST_RESOURCES,
     MOST_TASKS,
 )
-from diflow.dijob.model import MONITOR_RESOURCES, DIJob, Health, NodeCheck, Task, read_annotation
-from diflow.dijob.rules.podrules import work_container
+from diflow.common.memo import MIB, remembered
+from diflow.dijob import memory
+from diflow.dijob.model import MONITOR_RESOURCES
+from diflow.dijob.pods import read_template, work_container
+from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
+from diflow.dijob.stored import Health, NodeCheck, StoredSpec, StoredTask
 from diflow.jobs import replica_ranges
-from diflow.record import memory, untrusted
+from diflow.record import untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.argo.failures import MAIN
 from diflow.record.argo.node_names import NodeName, parse
@@ -40,7 +42,6 @@ from diflow.record.argo.tree import Tree, read_tree
 from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
 from diflow.record.live import Live
-from diflow.record.memo import MIB, remembered
 from diflow.record.namespace import applications
 from diflow.record.nodecheck import Record
 from diflow.record.parameters import ENDED, Decision, JobState
@@ -56,8 +57,6 @@ _IGNORED_TAINTS = frozenset(
 MOST_PREFERRED = 32
 """The most preferred terms of a template that count: each is matched against every node in each cycle."""
 _WEIGHTS = range(1, 101)
-WITHOUT_REFERENCES = 2
-"""A version of marshal in which equal data has equal bytes."""
 LONGEST_DESCRIPTION = 2000
 """Characters of the description in the Argo UI that are kept."""
 REQUESTS = (keys.BOUNDS, keys.REQUESTED, keys.REQUESTS, keys.CARRIED_OUT, keys.HELD)
@@ -467,40 +466,36 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         return JobRead(**base, live=Live((), ""))
     if base["has_ended"]:
         return JobRead(**base)
-    try:
-        if state.problem:
-            raise InvalidError(state.problem)
-        job = read_annotation(state.dijob)
-        roles = _roles(state, job)
-    except InvalidError as error:
-        return JobRead(**base, problem=str(error))
+    if state.problem:
+        return JobRead(**base, problem=state.problem)
+    spec = state.spec
     nodes, offloaded = nodes_of(obj)
     return JobRead(
         **base,
         live=state.live,
-        roles=roles,
+        roles=_roles(state),
         is_preemptible=state.is_preemptible,
         priority=keys.WORKFLOW_PRIORITIES.get(state.priority, 0),
         queue=state.queue,
-        required=job.topology.required if job.topology is not None else "",
-        backoff_limit=state.submitted.backoff_limit,
-        start_deadline_seconds=job.start_deadline_seconds,
-        pending_seconds=job.pending_seconds,
-        node_check=job.node_check,
+        required=spec.topology.required if spec.topology is not None else "",
+        backoff_limit=spec.backoff_limit,
+        start_deadline_seconds=spec.start_deadline_seconds,
+        pending_seconds=spec.pending_seconds,
+        node_check=spec.node_check,
         checks=Record()
-        if job.node_check is None
+        if spec.node_check is None
         else Record.parse(untrusted.sub(obj, "metadata", "annotations").get(keys.NODE_CHECK)),
-        health=job.health,
+        health=spec.health,
         health_state=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
-        has_policy=state.submitted.has_rules,
-        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.submitted.has_rules else None),
+        has_policy=spec.has_rules,
+        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if spec.has_rules else None),
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
         requests=_requests(untrusted.sub(obj, "metadata", "annotations")),
-        has_short_hosts=job.has_short_hosts,
-        application=application_of(obj, job) if state.is_preemptible else "",
+        has_short_hosts=hosts.are_short(sum(task.most for task in spec.tasks), (task.pod for task in spec.tasks)),
+        application=application_of(obj, spec) if state.is_preemptible else "",
     )
 
 
@@ -515,74 +510,69 @@ def decision_fields(said: Decision | None) -> dict[str, str]:
     return {"action": said.action, "why": said.why, "time": said.time} if said else {}
 
 
-def application_of(obj: Mapping[str, Any], job: DIJob) -> str:
+def application_of(obj: Mapping[str, Any], spec: StoredSpec) -> str:
     """The application of a job: by its annotation, or by the image and the command of its elastic task."""
-    elastic = (
-        task for task in job.tasks if (task.min_replicas or task.replicas) < (task.max_replicas or task.replicas)
-    )
-    containers = list(next(elastic, job.tasks[0]).template["spec"]["containers"])
-    main = next((c for c in containers if c.get("name") == keys.MAIN_CONTAINER), containers[0])
+    elastic = (task for task in spec.tasks if (task.min_replicas or task.replicas) < task.most)
+    containers = next(elastic, spec.tasks[0]).pod["containers"]
+    main = containers[work_container(containers)]
     return applications.name_of(
         untrusted.sub(obj, "metadata", "annotations"),
         namespace=untrusted.string(untrusted.sub(obj, "metadata").get("namespace")),
-        image=untrusted.string(main.get("image")),
+        image=main.get("image") or "",
         command=main.get("command") or (),
     )
 
 
-def _roles(state: JobState, job: DIJob) -> tuple[Role, ...]:
+def _roles(state: JobState) -> tuple[Role, ...]:
     """The tasks that the user asks for."""
-    out = []
-    for i, task in enumerate(job.tasks):
-        found = replica_ranges.asked(job, i, desired=state.desired, bounds=state.bounds)
+    spec, out = state.spec, []
+    for i, task in enumerate(spec.tasks):
+        found = replica_ranges.asked(spec, i, desired=state.desired, bounds=state.bounds)
+        mib = state.live.memory.get(task.name)
         out.append(
             Role(
                 task.name,
-                *_pod_of(job, i, state.live.memory.get(task.name)),
+                *_needs((bytes(task.template), mib, spec.monitor is not None)),
                 submitted=task.replicas,
                 low=found.low,
                 high=found.high,
                 desired=found.desired,
                 unit=task.node_unit or 1,
-                asked_memory=memory.of_container(_main(task).get("resources"))[0]
-                if task.name in state.live.memory
-                else 0,
+                asked_memory=_asked_memory(task) if mib is not None else 0,
                 max_memory=quantities.amount("memory", task.max_memory, "maxMemory") if task.max_memory else None,
             )
         )
     return tuple(out)
 
 
-@remembered(most_bytes=8 * MIB)  # a result takes up to 16 times the memory of its text
-def _pod_of_task(packed: bytes) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
-    spec = marshal.loads(packed)  # noqa: S302 (written below)
-    ports = tuple(
-        int(port["hostPort"])
-        for container in spec.get("containers") or []
-        for port in container.get("ports") or []
-        if port.get("hostPort")
-    )
-    return quantities.of_pod(spec), read_where(spec), ports
+Needs = tuple[Mapping[str, int], Where, tuple[int, ...]]
+"""What each replica of a task requests, where it may be, and its host ports."""
 
 
-def _pod_of(job: DIJob, index: int, mib: int | None = None) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
-    """`mib`: the memory of the main container, if it is not that of the template."""
-    task: Task = job.tasks[index]
-    spec = dict(task.template["spec"])
-    containers = list(spec["containers"])
-    main = work_container(containers)
-    containers[main] = _main(task)
-    if mib is not None:
-        containers[main] = {**containers[main], "resources": memory.with_memory(containers[main]["resources"], mib)}
-    if job.monitor is not None:
-        containers.append({"name": keys.MONITOR_CONTAINER, "resources": MONITOR_RESOURCES})
-    return _pod_of_task(marshal.dumps({**spec, "containers": containers}, WITHOUT_REFERENCES))
+@remembered(most_bytes=8 * MIB, size=lambda key: 200 + len(key[0]))  # a result takes up to 16 times that
+def _needs(key: tuple[bytes, int | None, bool]) -> Needs:
+    """Of (a pod template, the MiB of its main container if they are not its own, whether there is a monitor)."""
+    template, mib, is_monitored = key
+    spec = read_template(template)["spec"]
+    given: list[Mapping[str, Any]] = [*spec["containers"]]
+    main = work_container(given)
+    resources = _resources(given[main])
+    given[main] = {**given[main], "resources": resources if mib is None else memory.with_memory(resources, mib)}
+    if is_monitored:
+        given.append({"name": keys.MONITOR_CONTAINER, "resources": MONITOR_RESOURCES})
+    ports = tuple(port["hostPort"] for one in given for port in one.get("ports") or () if port.get("hostPort"))
+    return _shared(quantities.of_pod({**spec, "containers": given})), read_where(spec), ports
 
 
-def _main(task: Task) -> Mapping[str, Any]:
-    """The main container of a task, with the default resources if it has none."""
-    main = task.work_container
-    return main if main.get("resources") else {**main, "resources": _defaults().default_resources}
+def _resources(main: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of a main container, the default ones if it has none."""
+    return main.get("resources") or _defaults().default_resources
+
+
+def _asked_memory(task: StoredTask) -> int:
+    """The MiB of its main container as submitted."""
+    containers = task.pod["containers"]
+    return memory.of_container(_resources(containers[work_container(containers)]))[0]
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from diflow.allocator.watch.records import LONGEST_DESCRIPTION, Identity, JobRead, PodRead
 from diflow.common import keys
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_MOVES
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.record import untrusted
@@ -15,7 +16,7 @@ from diflow.record.allocation import Allocation
 from diflow.record.argo import ended_pods
 from diflow.record.exclusions import Exclusions
 from diflow.record.parameters import ADMITTED
-from diflow.record.patches import canonical_json, live, merged
+from diflow.record.patches import live, merged
 
 Json = dict[str, Any]
 Reason = Literal[

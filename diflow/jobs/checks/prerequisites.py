@@ -111,7 +111,7 @@ def check_host_names(cluster: Cluster, job: DIJob, *, namespace: str) -> None:
         state = JobState.parse(found) if found is not None else None
         if state is None or not state.is_job or state.has_ended:
             continue
-        for its in state.submitted.tasks:
+        for its in state.spec.tasks:
             if its.name in tasks:
                 name = tasks[its.name]
                 raise ConflictError(

@@ -191,7 +191,7 @@ def derive_ended(workflow: Object) -> JobStatus | None:
         phase=phase,
         reason=_reason(phase),
         message="",
-        replicas=sum(task.replicas for task in JobState.parse(workflow).submitted.tasks),
+        replicas=sum(task.replicas for task in JobState.parse(workflow).spec.tasks),
         restarts=None,
         reschedules=None,
     )

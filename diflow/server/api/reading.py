@@ -11,14 +11,13 @@ from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.deadlines import Deadlines
-from diflow.common.errors import InvalidError
 from diflow.common.names import UNKNOWN_POOL, pool_number
-from diflow.dijob.model import NodeCheck, read_annotation
+from diflow.dijob.stored import StoredTask
 from diflow.jobs.replica_ranges import elastic
 from diflow.record import chain, modules, nodecheck, untrusted
 from diflow.record.argo.nodes import owner_of
 from diflow.record.modules import Modules
-from diflow.record.parameters import LONGEST_PROFILINGS, JobState, TaskState
+from diflow.record.parameters import LONGEST_PROFILINGS, JobState
 
 _HIGHEST_PORT: Final = 65_535
 
@@ -38,7 +37,7 @@ class ServedWorkflow:
     job: str
     version: str = field(compare=False)
     link: Mapping[str, Any]
-    tasks: tuple[TaskState, ...]
+    tasks: tuple[StoredTask, ...]
     bounds: Mapping[str, tuple[int, int]]
     is_gang: bool
     has_ended: bool
@@ -100,8 +99,8 @@ class ServedPod:
 def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow:
     """What to keep of a job's Workflow."""
     state = JobState.parse(obj)
-    check = _node_check(state)
-    tasks = state.submitted.tasks if not state.problem else ()
+    check = state.spec.node_check
+    tasks = state.spec.tasks if not state.problem else ()
     at = next((i for i, (name, _) in enumerate(state.parameters) if name == keys.PARAM_PROFILINGS), None)
     return ServedWorkflow(
         namespace=state.namespace,
@@ -125,7 +124,7 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow
         may_move=check is not None and state.is_gang and nodecheck.moves(state.excluded) < check.max_moves,
         more=more,
         modules=modules.read(obj),
-        deadlines=state.submitted.deadlines,
+        deadlines=state.spec.deadlines,
         pool=_pool(obj),
     )
 
@@ -133,16 +132,6 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow
 def _pool(obj: Mapping[str, Any]) -> int:
     name = untrusted.sub(obj, "metadata", "annotations").get(keys.POOL)
     return pool_number(name) if isinstance(name, str) and len(name) <= keys.LABEL_LIMIT else UNKNOWN_POOL
-
-
-def _node_check(state: JobState) -> NodeCheck | None:
-    """The node check of the job; None if it has none, or is not valid any more."""
-    if state.problem or '"nodeCheck"' not in state.dijob:
-        return None
-    try:
-        return read_annotation(state.dijob).node_check
-    except InvalidError:
-        return None
 
 
 def _annotation(obj: Mapping[str, Any]) -> Any:

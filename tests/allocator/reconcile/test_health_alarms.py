@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 from diflow.allocator.model.predicates import Where
-from diflow.allocator.reconcile.health import LOOK_SECONDS, HealthWatch, deadlines
+from diflow.allocator.reconcile.health import LOOK_SECONDS, HealthWatch
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.records import Identity, JobRead, PodRead, Role
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
-from diflow.dijob.model import Health
+from diflow.dijob.stored import Health
 from diflow.record import signals, untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.argo.node_names import NodeName
@@ -124,7 +124,7 @@ class Training:
     def is_due(self) -> float:
         """When the server says that it listens, if nothing is reported."""
         found = signals.of(untrusted.mapping(self.text))
-        return signals.next_write(found, deadlines(self.health), round_="1", began=[pod.created for pod in self.pods])
+        return signals.next_write(found, self.health.deadlines, round_="1", began=[pod.created for pod in self.pods])
 
     def job(self) -> Job:
         """As the allocator's cache has it."""
