@@ -44,7 +44,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.record import modules, untrusted
-from diflow.record.parameters import STOPS
+from diflow.record.job import STOPS
 from diflow.record.status import status
 
 if TYPE_CHECKING:

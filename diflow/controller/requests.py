@@ -21,8 +21,9 @@ from diflow.dijob.model import same_part
 from diflow.jobs.replica_ranges import asked, check_size, elastic, with_bounds, with_number
 from diflow.jobs.scale_requests import CurrentRequests, current_requests
 from diflow.record import untrusted
+from diflow.record.job import JobRecord, record_of
 from diflow.record.notes import Notes
-from diflow.record.parameters import JobState, manifest
+from diflow.record.parameters import manifest
 from diflow.record.patches import canonical_json
 
 Json = dict[str, Any]
@@ -123,7 +124,7 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
     for task in changed:
         _as_specified(draft, task, new)
     if by:
-        _more(draft, JobState.parse(workflow), by)
+        _more(draft, record_of(workflow), by)
     noted = {keys.CARRIED_OUT: after.text()}
     if draft.notes != Notes.read(untrusted.string(current.annotations.get(keys.REQUESTS))):
         noted[keys.REQUESTS] = draft.notes.text()
@@ -200,10 +201,10 @@ def _range(task: str, spec: Mapping[str, Counts], *, least: int) -> tuple[int, i
     return min(least, replicas), replicas
 
 
-def _more(draft: _Draft, state: JobState, by: int) -> None:
+def _more(draft: _Draft, state: JobRecord, by: int) -> None:
     """Add the difference to the elastic task, else to the last one."""
     job = draft.current.job
-    task = elastic(state.submitted.tasks, bounds=draft.bounds)
+    task = elastic(state.spec.tasks, bounds=draft.bounds)
     index = next(i for i, one in enumerate(job.tasks) if one.name == task)
     # A preemptible job has as many as the allocator grants: the status has reported those.
     now = state.live.running(task) if job.preemptible else draft.desired.get(task, job.tasks[index].replicas)

@@ -128,14 +128,14 @@ def from_cluster(name: str, *, namespace: str | None = None, cluster: Cluster | 
     """
     from diflow.dijob.model import read_annotation  # noqa: PLC0415
     from diflow.jobs import lookup  # noqa: PLC0415 (it imports this module)
-    from diflow.record.parameters import JobState  # noqa: PLC0415
+    from diflow.record.job import record_of  # noqa: PLC0415
 
     cluster = cluster or connect()
     found = find(cluster, name, namespace=namespace)
     if found is not None:
         return job_of(found)
     return read_annotation(
-        JobState.parse(lookup.current_workflow(name, namespace=namespace, cluster=cluster)).dijob
+        record_of(lookup.current_workflow(name, namespace=namespace, cluster=cluster)).texts.dijob
     ).model_copy(update={"namespace": namespace or cluster.namespace})
 
 

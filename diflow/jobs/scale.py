@@ -16,8 +16,8 @@ from diflow.jobs.checks.connecting import connect
 from diflow.jobs.replica_ranges import Asked, Bounds, asked, check_size, choose_task, with_bounds, with_number
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.api import Cluster
+from diflow.record.job import record_of
 from diflow.record.notes import Notes
-from diflow.record.parameters import JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _of_object(cluster: Cluster, workflow: dict[str, Any], done: Scaled) -> chan
     obj = dijobs.find(cluster, name, namespace=workflow["metadata"].get("namespace")) if uid else None
     if obj is None or obj["metadata"]["uid"] != uid:
         return None
-    is_preemptible = JobState.parse(workflow).is_preemptible
+    is_preemptible = record_of(workflow).terms.is_preemptible
     patch = dijobs.scaled(obj, done.task, low=done.after.low, high=done.after.high, is_preemptible=is_preemptible)
     return changing.OfOther(dijobs.DIJOB, name, patch) if patch is not None else None
 

@@ -15,7 +15,7 @@ from diflow.common.errors import ConflictError, InvalidError, NotFoundError
 from diflow.dijob.model import DIJob, read_annotation
 from diflow.jobs.replica_ranges import Asked, Bounds, asked
 from diflow.record import untrusted
-from diflow.record.parameters import JobState
+from diflow.record.job import record_of
 from diflow.record.patches import canonical_json, live, merged
 
 Json = dict[str, Any]
@@ -70,13 +70,13 @@ def current_requests(workflow: Mapping[str, Any]) -> CurrentRequests:
     Raises NotFoundError if it is not diflow's, ConflictError if it has ended, InvalidError if no allocator acts on it
     (`scheduling: none`) or if it is unreadable.
     """
-    state = JobState.parse(workflow)
+    state = record_of(workflow)
     name = state.name
-    if not state.is_job:
+    if not state.terms.is_job:
         raise NotFoundError(f"the Workflow {name} is not a diflow job")
     if state.has_ended:
-        raise ConflictError(f"job {name} has ended already ({state.phase}): nothing of it can be scaled")
-    if not state.is_gang:
+        raise ConflictError(f"job {name} has ended already ({state.argo.phase}): nothing of it can be scaled")
+    if not state.terms.is_gang:
         raise InvalidError(
             f"job {name} has scheduling: none, so Argo alone runs it and nothing acts on other numbers: submit it with "
             "scheduling: gang, for the allocator"
@@ -85,13 +85,13 @@ def current_requests(workflow: Mapping[str, Any]) -> CurrentRequests:
         raise InvalidError(f"job {name} cannot be read: {state.problem}")
     return CurrentRequests(
         name=name,
-        workflow=state.workflow,
-        uid=state.uid,
-        version=state.version,
-        job=read_annotation(state.dijob),
-        desired=state.desired,
-        bounds=state.bounds,
-        parameters=state.parameters,
+        workflow=state.identity.name,
+        uid=state.identity.uid,
+        version=state.identity.version,
+        job=read_annotation(state.texts.dijob),
+        desired=state.wishes.desired,
+        bounds=state.wishes.bounds,
+        parameters=state.texts.parameters,
         annotations=untrusted.sub(workflow, "metadata", "annotations"),
-        awaits_admission=state.awaits_admission,
+        awaits_admission=state.argo.awaits_admission,
     )

@@ -13,7 +13,8 @@ from diflow.common import keys
 from diflow.common.errors import ConflictError
 from diflow.jobs import changing, parts
 from diflow.kube.api import Cluster
-from diflow.record.parameters import JobState, was_never_admitted
+from diflow.record.job import JobRecord, record_of
+from diflow.record.parameters import was_never_admitted
 from diflow.record.status import status
 
 Object = dict[str, Any]
@@ -34,7 +35,7 @@ def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None =
         lambda workflow: _suspended(was_never_admitted(workflow), held=False),
         namespace=namespace,
         cluster=cluster,
-    ).is_suspended
+    ).wishes.is_suspended
 
 
 def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = None, at_once: bool = False) -> None:
@@ -56,17 +57,17 @@ def _suspended(value: bool, *, held: bool) -> Object:
 
 def _change(
     name: str, change_of: Callable[[Object], Object], *, namespace: str | None, cluster: Cluster | None
-) -> JobState:
+) -> JobRecord:
     """Change a job's Workflow as `change_of` says. Returns its state before."""
 
-    def decide(workflow: Object) -> tuple[JobState, Object]:
+    def decide(workflow: Object) -> tuple[JobRecord, Object]:
         now = status.derive(workflow)
         if now.ended:
             raise ConflictError(f"job {name} has ended already ({now.phase})")
-        state, patch = JobState.parse(workflow), change_of(workflow)
-        if state.is_hidden:
+        state, patch = record_of(workflow), change_of(workflow)
+        if state.argo.is_hidden:
             patch["metadata"] = {**patch.get("metadata", {}), "labels": {keys.INSTANCE: None}}
-        if parts.may_go_on(workflow) or was_never_admitted(workflow) or state.is_hidden:
+        if parts.may_go_on(workflow) or was_never_admitted(workflow) or state.argo.is_hidden:
             # The Workflow may be superseded meanwhile, or the job admitted.
             expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}
             patch["metadata"] = {**patch.get("metadata", {}), **expected}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.watch.records import read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
 from diflow.jobs.scale import scale
 from diflow.kube.kinds import POD, WORKFLOW
@@ -22,9 +22,9 @@ def workflow(diflow: Cli, name: str) -> dict[str, Any]:
 
 def asked(diflow: Cli, name: str = "job") -> dict[str, tuple[int, int]]:
     """What the allocator takes of it: minimum and maximum of each task."""
-    read = read_workflow(workflow(diflow, name))
+    read = planning_record_of(workflow(diflow, name))
     assert (read.problem, read.complaint) == ("", "")
-    return {role.name: (role.low, role.high) for role in read.roles}
+    return {role.name: (role.low, role.high) for role in read.needs.roles}
 
 
 @pytest.fixture

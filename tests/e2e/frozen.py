@@ -18,7 +18,6 @@ from typing import Any
 
 import urllib3
 
-from diflow.allocator.watch.records import Identity
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
@@ -26,6 +25,7 @@ from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
+from diflow.record.identity import Identity
 
 LEASE_SECONDS = 4.0
 

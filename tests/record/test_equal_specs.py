@@ -11,7 +11,8 @@ from diflow.common import keys
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_MANIFEST_BYTES
 from diflow.dijob.model import DIJob, read_annotation
-from diflow.record.parameters import JobState, split_manifest
+from diflow.record.job import JobRecord, record_of
+from diflow.record.parameters import split_manifest
 from diflow.record.patches import canonical_json
 from diflow.record.waiting import from_metadata
 from tests.builders import job
@@ -89,14 +90,14 @@ def test_an_error_has_the_jobs_own_name() -> None:
 
 
 def test_the_states_of_two_jobs_are_their_own() -> None:
-    def state(name: str, **annotations: str) -> JobState:
+    def state(name: str, **annotations: str) -> JobRecord:
         head = {"metadata": {"name": name, "annotations": {keys.DIJOB: written(name=name), **annotations}}}
-        return JobState.parse(from_metadata(head))
+        return record_of(from_metadata(head))
 
     first, second = state("one"), state("two", **{keys.REQUESTED: "{}"})
     assert not first.problem
     assert not second.problem
     assert first.live.granted == second.live.granted
-    assert (first.workflow, second.workflow) == ("one", "two")
-    replicas = [dict(found.parameters)[keys.PARAM_REPLICAS] for found in (first, second)]
+    assert (first.identity.name, second.identity.name) == ("one", "two")
+    replicas = [dict(found.texts.parameters)[keys.PARAM_REPLICAS] for found in (first, second)]
     assert replicas[0] != replicas[1] == "{}"

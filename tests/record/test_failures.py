@@ -24,8 +24,8 @@ from diflow.dijob.failurepolicy import (
 )
 from diflow.record.argo.failures import ALWAYS, Rules, reason_of, rules_of
 from diflow.record.argo.nodes import nodes
+from diflow.record.job import JobRecord, record_of
 from diflow.record.memory import after_out_of_memory, of_container, with_memory
-from diflow.record.parameters import JobState
 from diflow.workflows import expressions as expr
 from diflow.workflows import render
 from tests.builders import job, task
@@ -354,7 +354,7 @@ def test_the_memory_of_a_container() -> None:
 # --- texts that users can edit ----------------------------------------------------------------------------------------
 
 
-def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobState:
+def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobRecord:
     amounts = {"resources": {"requests": {"memory": "2Gi"}}}
     body = render(job(task(container=amounts), name="job", failure_policy={}, scheduling="gang"))
     for item in body["spec"]["arguments"]["parameters"]:
@@ -364,16 +364,16 @@ def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobState:
         given = json.loads(body["metadata"]["annotations"]["diflow/dijob"])
         given["spec"]["failurePolicy"] = policy
         body["metadata"]["annotations"]["diflow/dijob"] = json.dumps(given)
-    return JobState.parse(body)
+    return record_of(body)
 
 
 def test_the_rules_of_a_job_are_read_from_its_workflow() -> None:
     made = state()
-    assert (made.submitted.failures, made.submitted.has_allocator) == ((), True)
+    assert (made.spec.failures, made.spec.has_allocator) == ((), True)
     assert (made.live.memory, made.problem) == ({"learner": 2048}, "")
     assert made.rules("learner").judge(main(247)).action == "MoreMemory"
     assert made.rules("other").judge(main(247)).action == "Count"
-    assert JobState.parse(render(job(task()))).rules("learner") is ALWAYS
+    assert record_of(render(job(task()))).rules("learner") is ALWAYS
 
 
 @pytest.mark.parametrize(

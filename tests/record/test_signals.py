@@ -17,7 +17,8 @@ from diflow.common.deadlines import Deadlines
 from diflow.common.limits import MOST_REPLICAS
 from diflow.dijob.model import Health
 from diflow.record import signals, untrusted
-from diflow.record.parameters import LONGEST_PROFILINGS, JobState
+from diflow.record.job import record_of
+from diflow.record.parameters import LONGEST_PROFILINGS
 from diflow.record.signals import (
     BEAT_SECONDS,
     BREAK_SECONDS,
@@ -103,7 +104,7 @@ def test_a_server_that_has_listened_all_the_time_knows_that_there_was_nothing_to
 )
 def test_the_server_reads_the_deadlines_that_the_allocator_judges_by(health: Health) -> None:
     made = render(DIJob(name="job", tasks=(Task(name="worker", template=template()),), health=health))
-    assert JobState.parse(made).submitted.deadlines == deadlines(health)
+    assert record_of(made).spec.deadlines == deadlines(health)
     assert deadlines(Health()) == Deadlines()
 
 

@@ -20,7 +20,8 @@ from diflow.allocator.inspect.rows import JobRow, job_rows
 from diflow.allocator.run.control_channel import AllocatorStatus
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import assemble
-from diflow.allocator.watch.records import read_node, read_workflow
+from diflow.allocator.watch.records import planning_record_of
+from diflow.record.node import node_record_of
 from diflow.record.status.status import JobStatus, derive
 from diflow.server.page.facts import JobFacts, trim_workflow
 from diflow.workflows import render
@@ -59,8 +60,8 @@ def _together(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any]
 
 
 def _disagreements(bodies: tuple[dict[str, Any], ...]) -> Iterator[tuple[dict[str, Any], str]]:
-    reads = {read.identity.name: read for read in map(read_workflow, bodies)}
-    nodes = [read_node(_node(name)) for name in NODES]
+    reads = {read.identity.name: read for read in map(planning_record_of, bodies)}
+    nodes = [node_record_of(_node(name)) for name in NODES]
     state = assemble([read for read in reads.values() if not read.has_ended], nodes, [])
     seen = observer.see(state, AllocatorStatus("diflow-system"), AllocatorSettings(namespace="diflow-system"), now=NOW)
     rows = {row.name: row for row in job_rows(seen)}

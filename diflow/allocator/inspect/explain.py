@@ -64,7 +64,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None
     if row.state == "held":
         yield f"it is held: {row.why}; until that is corrected, it keeps what it has, and nothing is decided about it"
         return
-    if seen.job(where).read.is_suspended and row.granted:
+    if seen.job(where).read.wishes.is_suspended and row.granted:
         yield f"it is suspended: Argo starts no more of its pods until `diflow resume {row.name} -n {row.namespace}`"
     if where not in seen.picture.snapshot.job_names:
         yield _unplanned(row)
@@ -98,10 +98,10 @@ def headline(row: JobRow) -> str:
 
 
 def _last_decision(seen: Seen, row: JobRow) -> Iterator[str]:
-    said = seen.job(row.key).read.decision
+    said = seen.job(row.key).read.notes.decision
     if said:
-        when = age(str(said.get("time") or ""), now=datetime.fromtimestamp(seen.now, UTC))
-        words = reason_texts.sentence(str(said.get("action") or ""), str(said.get("why") or ""))
+        when = age(said.time, now=datetime.fromtimestamp(seen.now, UTC))
+        words = reason_texts.sentence(said.action, said.why)
         yield f"decided {when} ago: {words}"
     else:
         yield "nothing was decided about it yet"

@@ -27,11 +27,13 @@ from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.missing_nodes import MissingNodes
 from diflow.allocator.watch.queues import QueueFile, read_file
-from diflow.allocator.watch.records import read_node, read_pod, read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.jobs import waiting
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP
+from diflow.record.node import node_record_of
+from diflow.record.pod import pod_record_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,12 @@ def look(
     lists = lists or begin(cluster)
     place = namespace or home(cluster)[0]
     settings = allocator_settings(namespace=place)
-    nodes = [read_node(node) for node in lists.nodes.result()]
-    pods = [read_pod(pod) for pod in lists.pods.result()]
+    nodes = [node_record_of(node) for node in lists.nodes.result()]
+    pods = [pod_record_of(pod) for pod in lists.pods.result()]
     jobs = waiting.each(
         cluster,
         of_head=waiting_records.reader(),
-        of_workflow=read_workflow,
+        of_workflow=planning_record_of,
         labels=JOBS,
         everywhere=True,
         heads=lists.waiting.result(),
@@ -146,10 +148,10 @@ def held(seen: Seen, shown: Picture) -> dict[str, str]:
 
 def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
     """The same moment with one more job: a Workflow as it would be submitted."""
-    read = read_workflow(workflow)
+    read = planning_record_of(workflow)
     if read.problem:
         raise InvalidError(read.problem)
-    read = replace(read, created_seconds=seen.now)
+    read = replace(read, argo=replace(read.argo, created_seconds=seen.now))
     state = replace(seen.state, jobs={**seen.state.jobs, read.key: Job(read, ())})
     return see(state, seen.allocator, seen.settings, now=seen.now)
 

@@ -19,6 +19,7 @@ from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.reasons.reason_texts import STARTS
 from diflow.allocator.watch import reports
 from diflow.common.words import counted, named
+from diflow.record.parameters import Decision
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
@@ -252,44 +253,45 @@ def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
 
 def _job(job: Job, share: float, left_out: str, is_open: Mapping[str, bool]) -> JobRow:
     read = job.read
-    placed = bool(read.allocation and read.allocation.round == read.live.current and read.allocation.has_node)
-    granted = sum(read.live.running(role.name) for role in read.roles) if placed else 0
+    at = read.current_allocation
+    placed = at is not None and at.has_node
+    granted = sum(read.live.running(role.name) for role in read.needs.roles) if placed else 0
     live = [pod for pod in job.pods if not pod.is_terminating]
     observed = sum(pod.phase == "Running" for pod in live)
-    done = sum(read.tree.finished(member) for _, _, member in job.members()) if granted else 0
+    done = sum(read.argo.tree.finished(member) for _, _, member in job.members()) if granted else 0
     unplaced = _unplaced(job, is_open) if granted else 0
-    said = read.decision if read.decision.get("action") != "keep" else {}
-    why, state = str(said.get("why") or ""), "running" if granted and observed + done >= granted else "starting"
+    said = read.notes.decision if read.notes.decision.action != "keep" else Decision()
+    why, state = said.why, "running" if granted and observed + done >= granted else "starting"
     if why.startswith(STARTS) and (state == "running" or unplaced):
         why = ""
     if unplaced:
         state, why = "starting", why or "its first place was taken back"
     if not granted:
-        state, why = "waiting", _why_it_waits(str(said.get("action") or ""), why)
+        state, why = "waiting", _why_it_waits(said.action, why)
     if read.problem or left_out:
         state, why = "held", read.problem or left_out
     elif read.is_stopping:
         state, why = "stopping", why or "it was stopped"
-    elif read.is_suspended and not granted:
+    elif read.wishes.is_suspended and not granted:
         state, why = "suspended", "it is suspended; diflow resume resumes it"
     return JobRow(
         name=job.title.partition("/")[2],
         namespace=read.identity.namespace,
-        queue=read.queue or "default",
-        priority="high" if read.priority > 0 else "normal",
-        is_preemptible=read.is_preemptible,
-        low=sum(role.low for role in read.roles),
-        high=sum(role.high for role in read.roles),
-        desired=sum(role.desired for role in read.roles),
+        queue=read.wishes.queue or "default",
+        priority="high" if read.terms.priority_number > 0 else "normal",
+        is_preemptible=read.terms.is_preemptible,
+        low=sum(role.low for role in read.needs.roles),
+        high=sum(role.high for role in read.needs.roles),
+        desired=sum(role.desired for role in read.needs.roles),
         granted=granted,
         observed=observed,
         pending=max(0, granted - observed - done),
         unplaced=unplaced,
         share=share,
-        speed=reports.speed(read.profilings) if read.profilings else None,
+        speed=reports.speed(read.texts.profilings) if read.texts.profilings else None,
         state=state,
         why=why,
-        decided=str(said.get("time") or ""),
+        decided=said.time,
         created=job.created_seconds,
         nodes=_places(job),
     )
@@ -306,7 +308,7 @@ def _why_it_waits(action: str, why: str) -> str:
 def _unplaced(job: Job, is_open: Mapping[str, bool]) -> int:
     """The replicas that should run and have no node in the job's allocation, or one that is closed and that their pods
     have left. `is_open`: whether a node takes new pods."""
-    at, tree = job.read.allocation, job.read.tree
+    at, tree = job.read.notes.allocation, job.read.argo.tree
     if at is None:
         return 0
     there = {(pod.member, pod.where) for pod in job.current_pods}

@@ -30,8 +30,10 @@ from diflow.allocator.reconcile.pending import paused_until
 from diflow.allocator.watch.free_capacity import FreeCapacity, trouble
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.queue_access import NamespaceRule, refusal
-from diflow.allocator.watch.records import JobRead, NodeRead, PodRead
 from diflow.common import quantities
+from diflow.record.job import JobRecord
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord
 
 _NO_NODES: Set[str] = frozenset()
 
@@ -53,8 +55,8 @@ class Picture:
 
 def picture(
     jobs: Iterable[Job],
-    nodes: Mapping[str, NodeRead],
-    pods: Iterable[PodRead],
+    nodes: Mapping[str, NodeRecord],
+    pods: Iterable[PodRecord],
     queues: Sequence[QueueView],
     capacity: FreeCapacity,
     *,
@@ -67,7 +69,7 @@ def picture(
     kept: Standings | None = None,
     lapsed: Lapsed | None = None,
     rules: Sequence[NamespaceRule] = (),
-    inherit: Callable[[JobRead, Profile | None], Profile | None] | None = None,
+    inherit: Callable[[JobRecord, Profile | None], Profile | None] | None = None,
 ) -> Picture:
     """The cluster as the policy sees it. `pods`: all live ones, foreign ones too.
 
@@ -128,9 +130,9 @@ def picture(
     raise error
 
 
-def _inheriting(standing: Standing, inherit: Callable[[JobRead, Profile | None], Profile | None] | None) -> JobView:
+def _inheriting(standing: Standing, inherit: Callable[[JobRecord, Profile | None], Profile | None] | None) -> JobView:
     view, read = standing.view, standing.job.read
-    if inherit is None or not read.application:
+    if inherit is None or not read.needs.application:
         return view
     profile = inherit(read, view.profile)
     return view if profile is view.profile else replace(view, profile=profile)
@@ -166,7 +168,7 @@ def _applied(
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 
 
-def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeRead]) -> Mapping[str, NodeRead]:
+def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeRecord]) -> Mapping[str, NodeRecord]:
     """The nodes with as much more memory as the pods there have less than their job's next ones.
 
     All replicas of a task have one request in a snapshot, that of the next pods. Running ones may have less: so what
@@ -175,7 +177,7 @@ def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeR
     more: dict[str, int] = {}
     for standing in standings:
         read = standing.job.read
-        raised = [role for role in read.roles if role.name in read.live.memory]
+        raised = [role for role in read.needs.roles if role.name in read.live.memory]
         counted_as = {role.name: request_of(standing, role).get("memory", 0) for role in raised}
         for pod in standing.job.current_pods if counted_as else ():
             if pod.place is None or pod.where not in nodes or pod.identity.uid not in standing.pods_in_place:
@@ -198,13 +200,13 @@ def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standin
     """The standing of a job without the nodes that it leaves out or avoids, and with its pause after pods that did not
     start. All of these expire without a change of the job."""
     read = standing.job.read
-    if not (avoided or read.excluded):
+    if not (avoided or read.notes.excluded):
         return standing
-    if found := read.excluded.at(now) | avoided:
+    if found := read.notes.excluded.at(now) | avoided:
         standing = replace(standing, excluded=found)
-    if now >= paused_until(read.excluded, now):
+    if now >= paused_until(read.notes.excluded, now):
         return standing
-    if not (standing.is_placed and read.is_preemptible):
+    if not (standing.is_placed and read.terms.is_preemptible):
         return replace(standing, is_barred=True)
     # It may shrink for others, and does not grow.
     held = {task: len(places) for task, places in standing.places.items()}
@@ -214,8 +216,8 @@ def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standin
 def _on_nodes(
     jobs: Sequence[Job],
     standings: list[Standing],
-    nodes: Mapping[str, NodeRead],
-    pods: Sequence[PodRead],
+    nodes: Mapping[str, NodeRecord],
+    pods: Sequence[PodRecord],
     *,
     ending: Set[str],
     stuck: Set[str],
@@ -229,7 +231,7 @@ def _on_nodes(
     ours = {standing.job.key for standing in standings}
     firm = set(stuck).union(*(standing.job.strays for standing in standings))
 
-    def leaves(pod: PodRead) -> bool:
+    def leaves(pod: PodRecord) -> bool:
         uid = pod.identity.uid
         return (pod.is_terminating or pod.job in ours or uid in left) and uid not in firm
 
@@ -268,7 +270,7 @@ def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> d
     out: dict[str, str] = {}
     for standing in standings:
         read = standing.job.read
-        key = read.identity.namespace, read.queue or DEFAULT_QUEUE, read.priority
+        key = read.identity.namespace, read.wishes.queue or DEFAULT_QUEUE, read.terms.priority_number
         if key not in asked:
             asked[key] = refusal(rules, namespace=key[0], queue=key[1], priority=key[2])
         if asked[key]:
@@ -288,7 +290,7 @@ def _in_place(standings: Iterable[Standing]) -> set[str]:
 
 
 def _withdraw_overcommitted(
-    standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]
+    standings: list[Standing], nodes: Mapping[str, NodeRecord], pods: list[PodRecord]
 ) -> list[Standing]:
     """Withdraw unused places on nodes that cannot hold them any more beside `pods`, which stay.
 
@@ -308,7 +310,9 @@ def _withdraw_overcommitted(
         _use(free, standing, _without(standing.places, less) if less else standing.places, -1)
     out = {s.job.key: s for s in standings}
     promised = (s for s in standings if unused.get(s.job.key))
-    for standing in sorted(promised, key=lambda s: (-s.job.read.priority, s.job.created_seconds, s.job.key)):
+    for standing in sorted(
+        promised, key=lambda s: (-s.job.read.terms.priority_number, s.job.created_seconds, s.job.key)
+    ):
         places = unused[standing.job.key]
         _use(free, standing, places, -1)
         where = {node for nodes in places.values() for node in nodes.values()}
@@ -325,7 +329,7 @@ def _withdraw_overcommitted(
 
 def _less(standing: Standing, places: Mapping[str, Mapping[int, str]], why: str) -> Standing:
     """The standing without these places; a preemptible job, which moves as a whole, loses all."""
-    if not standing.job.read.is_preemptible:
+    if not standing.job.read.terms.is_preemptible:
         kept = _without(standing.places, places)
         return replace(standing, places=kept, displaced="" if any(kept.values()) else why)
     if any(standing.done.values()):
@@ -343,7 +347,7 @@ def _without(places: Mapping[str, Mapping[int, str]], less: Mapping[str, Mapping
 def _use(
     free: dict[str, quantities.Amounts], standing: Standing, held: Mapping[str, Mapping[int, str]], sign: int
 ) -> None:
-    roles = {role.name: role for role in standing.job.read.roles}
+    roles = {role.name: role for role in standing.job.read.needs.roles}
     for task, places in held.items():
         counts = Counter(node for node in places.values() if node in free)
         request = request_of(standing, roles[task]) if counts else {}

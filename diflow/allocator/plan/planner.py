@@ -31,11 +31,11 @@ from diflow.allocator.reconcile.unbound_pods import AvoidedNodes
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import JobRead
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
 from diflow.common.errors import DiflowError, InvalidError
 from diflow.kube.leader_election import Elector
+from diflow.record.job import JobRecord
 
 # Texts of decisions that are written in a cycle. The API server takes about a hundred writes a second: with the texts
 # of thousands of new jobs, the next decisions would be late.
@@ -63,7 +63,7 @@ class Planner:
         on_due: Callable[[str], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
-        inherit: Callable[[JobRead, Profile | None], Profile | None],
+        inherit: Callable[[JobRecord, Profile | None], Profile | None],
     ) -> None:
         self.policy, self._inherit = policy, inherit
         self._settings, self._elector, self._executor = settings, elector, executor
@@ -100,7 +100,7 @@ class Planner:
         """Why jobs are left out of plans, by key."""
         return self._standings.left_out.texts()
 
-    def reports_another_speed(self, key: str, read: JobRead) -> bool:
+    def reports_another_speed(self, key: str, read: JobRecord) -> bool:
         """Whether the job's report differs from that of the last plan: many small changes add up to a large one."""
         return key in self._reports and is_news(self._reports[key], read, self._settings.speed_change)
 
@@ -128,7 +128,7 @@ class Planner:
 
     def _plan(self, state: ClusterState) -> tuple[float, bool]:
         now = self._wall()
-        self._reports = {job.key: job.read.profilings for job in state.jobs.values()}
+        self._reports = {job.key: job.read.texts.profilings for job in state.jobs.values()}
         state = self._withdraw_unused(state, now)
         lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock())
         spent = 0.0

@@ -96,7 +96,7 @@ class Reconciler:
                 executor.backoffs.start(job.key, error)
                 continue
             out += writes
-            if not writes and not job.read.awaits_admission and not any(pod.is_gated for pod in job.pods):
+            if not writes and not job.read.argo.awaits_admission and not any(pod.is_gated for pod in job.pods):
                 unchanged[job.key] = job
         self._unchanged, self._passed = unchanged, now
         if not out:
@@ -116,7 +116,11 @@ class Reconciler:
             return False
         # With time alone a node becomes lost, a round old enough to be replaced, a pod overdue or pending too long, a
         # node check old enough to be judged without the results that are missing, and a job quiet enough for a repair.
-        if job.read.tree.recreated or job.read.tree.is_stuck or (job.read.has_policy and first_failure(job.read)):
+        if (
+            job.read.argo.tree.recreated
+            or job.read.argo.tree.is_stuck
+            or (job.read.spec.has_rules and first_failure(job.read))
+        ):
             return False
         if self._passed < node_checks.partial_at(job.read) <= now:
             return False
@@ -127,7 +131,7 @@ class Reconciler:
 
 def admission_order(job: Job) -> tuple[int, float, str]:
     """Sort key: higher priorities first, then older jobs."""
-    return -job.read.priority, job.created_seconds, job.key
+    return -job.read.terms.priority_number, job.created_seconds, job.key
 
 
 def _few_repairs(writes: Sequence[Write]) -> list[Write]:

@@ -15,13 +15,13 @@ from typing import Final
 import structlog
 
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import NodeRead
 from diflow.common import keys
 from diflow.common.errors import DiflowError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE
 from diflow.kube.leader_election import Elector
 from diflow.record import untrusted
+from diflow.record.node import NodeRecord
 from diflow.record.patches import canonical_json
 
 MOST_SHARE: Final = 0.1
@@ -48,7 +48,7 @@ def findings(jobs: Iterable[Job], *, least: int, now: float) -> list[Finding]:
     found: dict[str, tuple[set[str], float, str]] = {}
     for job in jobs:
         read = job.read
-        for entry in read.excluded.active(now):
+        for entry in read.notes.excluded.active(now):
             if entry.since > now + _SKEW_SECONDS:
                 continue  # edited: as the last cause of a cordon, it would keep the node from being cordoned again
             namespaces, since, reason = found.get(entry.node, (set(), 0.0, ""))
@@ -78,7 +78,7 @@ class Cordons:
         self._done: dict[str, float] = {}
         self._pause_until = -math.inf
 
-    def run(self, jobs: Mapping[str, Job], nodes: Mapping[str, NodeRead]) -> None:
+    def run(self, jobs: Mapping[str, Job], nodes: Mapping[str, NodeRecord]) -> None:
         """Cordon what there is to cordon. Raises LostLeadershipError."""
         if not self._after_namespaces or self._clock() < self._pause_until:
             return

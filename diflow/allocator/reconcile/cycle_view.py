@@ -9,8 +9,8 @@ from diflow.allocator.reconcile.failing import first_failure
 from diflow.allocator.watch.cluster_state import Caches, ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.missing_nodes import MissingNodes
-from diflow.allocator.watch.records import PodRead
 from diflow.record import untrusted
+from diflow.record.pod import PodRecord
 
 
 class ClusterView:
@@ -25,7 +25,7 @@ class ClusterView:
         self._caches, self._lost_after_seconds = caches, lost_after_seconds
         self._clock, self._wall = clock, wall
         self._missing = MissingNodes()
-        self._counted: tuple[FreeCapacity, tuple[PodRead, ...]] = FreeCapacity({}), ()
+        self._counted: tuple[FreeCapacity, tuple[PodRecord, ...]] = FreeCapacity({}), ()
         self._timed: ClusterState | None = None
         self._times: Set[float] = frozenset()
         self._ahead: dict[float, float] = {}
@@ -50,12 +50,16 @@ class ClusterView:
         and other processes write the times of nodes."""
         if state is not self._timed:
             self._timed = state
-            known = (job.read.allocation for job in state.jobs.values())
+            known = (job.read.notes.allocation for job in state.jobs.values())
             self._times = {
                 *(node.not_ready_since for node in state.nodes.values() if node.not_ready_since is not None),
                 *(time for at in known if at is not None for time in (at.since, at.first)),
-                *(untrusted.seconds(first_failure(job.read)) for job in state.jobs.values() if job.read.tree.endings),
-                *(job.read.tree.changed for job in state.jobs.values() if job.read.tree.is_stuck),
+                *(
+                    untrusted.seconds(first_failure(job.read))
+                    for job in state.jobs.values()
+                    if job.read.argo.tree.endings
+                ),
+                *(job.read.argo.tree.changed for job in state.jobs.values() if job.read.argo.tree.is_stuck),
             }
         clock = self._clock()
         self._ahead = {time: self._ahead.get(time, clock) for time in self._times if time > now}

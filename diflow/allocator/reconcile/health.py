@@ -83,7 +83,7 @@ class HealthWatch:
         """Look, if it is time, and write what has changed. Returns whether something was written.
 
         While the allocator is paused, nothing is restarted."""
-        if not any(job.read.health is not None for job in state.jobs.values()):
+        if not any(job.read.needs.health is not None for job in state.jobs.values()):
             self._tracks, self._has_jobs, self.counts, self.slow_nodes, self._announced = {}, False, {}, {}, frozenset()
             return False
         if self._has_jobs and self._clock() < self.due():
@@ -119,28 +119,28 @@ class HealthWatch:
     def _judged(self, job: Job) -> _Track:
         """The track of a job with its present verdict."""
         read, track = job.read, self._tracks.get(job.key)
-        tasks = tuple(read.live.running(role.name) for role in read.roles)
+        tasks = tuple(read.live.running(role.name) for role in read.needs.roles)
         if track is None or track.round != read.live.current or track.samples.tasks != tasks:
             written = track.written if track is not None else -math.inf
             track = _Track(read.live.current, Samples(tasks), written=written)
         track.replicas = replicas = health_inputs.replicas_of(job)
-        inputs = (read.profilings, read.health, tuple(replica.pod for replica in replicas))
+        inputs = (read.texts.profilings, read.needs.health, tuple(replica.pod for replica in replicas))
         if track.inputs == inputs:
             return track
         track.inputs = inputs
-        signals = health_inputs.signals_of(read.profilings)
-        if signals is None or signals.round != read.live.current or read.health is None:
+        signals = health_inputs.signals_of(read.texts.profilings)
+        if signals is None or signals.round != read.live.current or read.needs.health is None:
             track.verdict, track.heard = Verdict(), 0.0
             return track
         track.heard = float(signals.at)
         began, signs = health_inputs.began(replicas), health_inputs.signs(signals, len(replicas))
         track.samples.add(signs, began)
-        state = read.health_state
+        state = read.notes.health
         track.verdict = judge(
             signs,
             began,
             tasks,
-            deadlines(read.health),
+            deadlines(read.needs.health),
             samples=track.samples,
             was_slow=frozenset(state.slow if state is not None and state.round == read.live.current else ()),
             done=health_inputs.done(replicas),
@@ -168,9 +168,9 @@ class HealthWatch:
             return None
 
     def _next_write(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
-        read, verdict, health = job.read, track.verdict, job.read.health
+        read, verdict, health = job.read, track.verdict, job.read.needs.health
         assert health is not None
-        before = read.health_state or HealthState(read.live.current)
+        before = read.notes.health or HealthState(read.live.current)
         if before.round != read.live.current:
             before = HealthState(read.live.current, restarts=before.restarts)
         if _is_restarting(before, track.replicas):
@@ -238,7 +238,7 @@ def deadlines(health: Health) -> Deadlines:
 
 def _is_judged(job: Job) -> bool:
     read = job.read
-    return read.health is not None and not (job.is_over or read.is_suspended or read.awaits_admission)
+    return read.needs.health is not None and not (job.is_over or read.wishes.is_suspended or read.argo.awaits_admission)
 
 
 def _names(job: Job) -> tuple[str, str]:
@@ -273,18 +273,18 @@ def _is_restarting(found: HealthState, replicas: Sequence[Replica]) -> bool:
 
 def _restart(job: Job, found: HealthState, track: _Track, *, now: float) -> Write | None:
     """Start the silent and stalled replicas again, and those that wait for them; None while the job changes anyway."""
-    read, at = job.read, job.read.allocation
-    if at is None or at.round != read.live.current or not at.is_placed or read.tree.failed(read.live.current):
+    read, at = job.read, job.read.placed
+    if at is None or read.argo.tree.failed(read.live.current):
         return None
     found = replace(found, restarts=found.restarts + 1, stop=None)
-    limit = read.health.max_restarts if read.health is not None else 0
+    limit = read.needs.health.max_restarts if read.needs.health is not None else 0
     text = f"{found.why}; restarted ({found.restarts} of {limit}, not counted in backoffLimit)"
     note = Note("Restarted", text, is_warning=True)
     found = replace(found, why=text, last=text, last_time=found.time)
-    if read.is_preemptible:
-        if any(member.startswith(f"{read.live.current}/") for member in read.tree.recreated):
+    if read.terms.is_preemptible:
+        if any(member.startswith(f"{read.live.current}/") for member in read.argo.tree.recreated):
             return None
-        counts = {role.name: read.live.running(role.name) for role in read.roles}
+        counts = read.running
         return next_round(job, counts, at.nodes, now=now, annotations={keys.HEALTH: found.text()}, note=note)
     replicas = [track.replicas[rank] for rank in track.verdict.restart]
     created = [replica.pod.created for replica in replicas if replica.pod is not None]

@@ -24,7 +24,7 @@ from diflow.allocator.remember import namespace_records
 from diflow.allocator.remember.lessons import Observed, lessons, reported
 from diflow.allocator.watch import reports
 from diflow.allocator.watch.node_pools import NodePools
-from diflow.allocator.watch.records import JobRead, application_of
+from diflow.allocator.watch.records import application_of
 from diflow.common import keys
 from diflow.common.errors import ConflictError, DiflowError, LostLeadershipError, UnauthorizedError, UnavailableError
 from diflow.common.limits import MOST_APPLICATIONS_BYTES
@@ -34,9 +34,9 @@ from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json, Reflector
 from diflow.record import chain, untrusted
+from diflow.record.job import JobRecord, record_of
 from diflow.record.namespace import applications
 from diflow.record.namespace.applications import Application, Lesson
-from diflow.record.parameters import JobState
 from diflow.record.status.status import derive
 
 RUNNING_SECONDS: Final = 900.0
@@ -136,12 +136,12 @@ class Applications:
         self._forget_all_but(running, heads)
         return written
 
-    def _running(self, spaces: Mapping[str, Json]) -> dict[str, list[JobRead]]:
+    def _running(self, spaces: Mapping[str, Json]) -> dict[str, list[JobRecord]]:
         """The running jobs of these namespaces that have an application."""
-        out: dict[str, list[JobRead]] = {}
+        out: dict[str, list[JobRecord]] = {}
         for (namespace, _), item in self._jobs.items().items():
-            read: JobRead = item["read"]
-            if namespace in spaces and read.application and not read.has_ended and not read.continued_in:
+            read: JobRecord = item["read"]
+            if namespace in spaces and read.needs.application and not read.has_ended and not read.chain.continued_in:
                 out.setdefault(namespace, []).append(read)
         return out
 
@@ -153,14 +153,16 @@ class Applications:
                 out.setdefault(namespace, {})[kept["head"].uid] = name
         return out
 
-    def _forget_all_but(self, running: Mapping[str, Sequence[JobRead]], heads: Mapping[str, Mapping[str, str]]) -> None:
+    def _forget_all_but(
+        self, running: Mapping[str, Sequence[JobRecord]], heads: Mapping[str, Mapping[str, str]]
+    ) -> None:
         """Drop what was observed of jobs that are gone or have taught."""
         alive = {read.identity.uid for reads in running.values() for read in reads}
         alive |= {uid for name, there in heads.items() for uid in there if uid not in self._namespaces[name].done}
         self._observed = {uid: seen for uid, seen in self._observed.items() if uid in alive}
 
     def _of_namespace(
-        self, namespace: str, item: Json, heads: Mapping[str, str], running: list[JobRead], budget: int
+        self, namespace: str, item: Json, heads: Mapping[str, str], running: list[JobRecord], budget: int
     ) -> tuple[int, bool]:
         """(Workflows read, whether the memory was written)."""
         kept = self._namespaces[namespace]
@@ -202,20 +204,20 @@ class Applications:
         if workflow is None or untrusted.sub(workflow, "metadata").get("uid") != uid or chain.continued_in(workflow):
             return []
         try:
-            state = JobState.parse(workflow)
-            if not (state.is_job and state.is_gang and state.is_preemptible):
+            state = record_of(workflow)
+            if not (state.terms.is_job and state.terms.is_gang and state.terms.is_preemptible):
                 return []
             status = derive(workflow)
-            profile = reports.profile(state.profilings)
-            application = application_of(workflow, read_annotation(state.dijob))
+            profile = reports.profile(state.texts.profilings)
+            application = application_of(state, read_annotation(state.texts.dijob))
             if profile is None or not status.ended:
                 return []
             ended = untrusted.seconds(status.completion_timestamp)
-            began = state.allocation.first if state.allocation is not None else 0.0
+            began = state.notes.allocation.first if state.notes.allocation is not None else 0.0
             (here, lesson), *others = lessons(
                 uid,
                 profile,
-                pool=self._pools.of(state.allocation),
+                pool=self._pools.of(state.notes.allocation),
                 pools=self._pools.by_node().values(),
                 seen=self._observed.get(uid),
                 records={pool: record for (key, pool), record in known.items() if key == application},
@@ -227,7 +229,7 @@ class Applications:
             log.debug("nothing was learned", object=f"{namespace}/{name}", why=type(error).__name__)
             return []
 
-    def _learn_running(self, read: JobRead, known: dict[Key, Application]) -> None:
+    def _learn_running(self, read: JobRecord, known: dict[Key, Application]) -> None:
         """Add to `known` what a running job has shown."""
         profile = reported(read)
         if profile is None:
@@ -235,13 +237,13 @@ class Applications:
         found = lessons(
             read.identity.uid,
             profile,
-            pool=self._pools.of(read.allocation),
+            pool=self._pools.of(read.notes.allocation),
             pools=self._pools.by_node().values(),
             seen=self._observed.get(read.identity.uid),
             records={},
         )
         for pool, lesson in found:
-            key = read.application, pool
+            key = read.needs.application, pool
             record = known.get(key) or Application(*key)
             known[key] = applications.learned_while_running(record, lesson, now_seconds=self._wall())
 

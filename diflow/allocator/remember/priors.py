@@ -13,10 +13,10 @@ from diflow.allocator.model.arrays import frozen
 from diflow.allocator.model.prior import PARTS, Prior
 from diflow.allocator.model.profile import COLUMNS, Profile, clean
 from diflow.allocator.watch.node_pools import NodePools
-from diflow.allocator.watch.records import JobRead
 from diflow.common import keys
 from diflow.common.names import pool_number
 from diflow.kube.reflector import Reflector
+from diflow.record.job import JobRecord
 from diflow.record.namespace import applications
 from diflow.record.namespace.applications import BINS, Application
 
@@ -38,13 +38,13 @@ class Priors:
         self._of_namespace: dict[str, tuple[object, dict[str, dict[str, Prior]], float]] = {}
         self._profiles: dict[str, tuple[tuple[Profile | None, Prior, dict[str, Prior], bool], Profile]] = {}
 
-    def profile(self, read: JobRead, profile: Profile | None) -> Profile | None:
+    def profile(self, read: JobRecord, profile: Profile | None) -> Profile | None:
         """The profile of a job with what is known of its application; the same object while neither has changed."""
-        of_pools = self._of_pools(read) if read.application else None
+        of_pools = self._of_pools(read) if read.needs.application else None
         if not of_pools:
             return profile
         # Of another type of GPU the shape of the curve is still a better guess than none; the last one is the newest.
-        pool = self._pools.of(read.allocation)
+        pool = self._pools.of(read.notes.allocation)
         prior = of_pools.get(pool) or next(reversed(of_pools.values()))
         are_several = len(of_pools) > 1 or self._pools.are_several()
         basis = profile, prior, of_pools, are_several
@@ -56,7 +56,7 @@ class Priors:
             known = self._profiles[read.key] = basis, made
         return known[1]
 
-    def _of_pools(self, read: JobRead) -> dict[str, Prior] | None:
+    def _of_pools(self, read: JobRecord) -> dict[str, Prior] | None:
         """What is known of the job's application, by pool."""
         namespace = read.identity.namespace
         item = self._config_maps.items().get((namespace, keys.APPLICATIONS))
@@ -69,12 +69,12 @@ class Priors:
             for (name, pool), record in applications.parse(item["text"]).items():
                 found.setdefault(name, {})[pool] = prior_of(record)
             kept = self._of_namespace[namespace] = item, found, now
-        return kept[1].get(read.application)
+        return kept[1].get(read.needs.application)
 
     @staticmethod
-    def _least_age(read: JobRead, known: Mapping[str, object]) -> float:
+    def _least_age(read: JobRecord, known: Mapping[str, object]) -> float:
         """How old the priors of a namespace must be, in seconds, before a change of its memory is read for this job."""
-        return REFRESH_SECONDS if read.application in known else REFRESH_NEW_SECONDS
+        return REFRESH_SECONDS if read.needs.application in known else REFRESH_NEW_SECONDS
 
 
 def prior_of(application: Application) -> Prior:

@@ -76,11 +76,11 @@ class Timers:
             if node.not_ready_since is not None and node.name not in lost
         )
         young = (
-            self._settings.between_rounds_seconds - capacity.age(job.read.allocation.since)
+            self._settings.between_rounds_seconds - capacity.age(job.read.notes.allocation.since)
             for job in state.jobs.values()
-            if job.read.tree.recreated and job.read.allocation is not None
+            if job.read.argo.tree.recreated and job.read.notes.allocation is not None
         )
-        unexplained = (explain_left(job, capacity, Pace()) for job in state.jobs.values() if job.read.has_policy)
+        unexplained = (explain_left(job, capacity, Pace()) for job in state.jobs.values() if job.read.spec.has_rules)
         waiting = [start_left(job, capacity) for job in state.jobs.values()]
         # Before a job is stopped because it is too late, a plan is made that may start it.
         planned_ago = self._planner.planned_ago

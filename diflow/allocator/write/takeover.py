@@ -114,4 +114,4 @@ class Takeover:
 def _may_be_given_less(job: Job) -> tuple[int, float, str]:
     """Sort key: jobs that wait for capacity first, then those that are resized without their users' request."""
     waits = not job.read.live.counts or not job.has_started() or bool(job.lacks())
-    return 0 if waits else 1 if job.read.is_preemptible else 2, job.created_seconds, job.key
+    return 0 if waits else 1 if job.read.terms.is_preemptible else 2, job.created_seconds, job.key

@@ -18,8 +18,8 @@ from diflow.common.tables import table
 from diflow.common.words import shortened
 from diflow.jobs.events import event_time, is_allocators
 from diflow.record.exclusions import Exclusions
+from diflow.record.job import record_of
 from diflow.record.nodecheck import Record
-from diflow.record.parameters import JobState
 from diflow.record.status.followed import failures
 from diflow.record.status.observe import observe
 from diflow.record.status.status import derive
@@ -105,9 +105,9 @@ def _held(job: Job) -> str:
     labels = job.workflow["metadata"].get("labels") or {}
     if job.status.ended or labels.get(keys.SCHEDULING) != "gang" or find_spec("numpy") is None:
         return ""
-    from diflow.allocator.watch.records import read_workflow  # noqa: PLC0415 (imports numpy)
+    from diflow.allocator.watch.records import planning_record_of  # noqa: PLC0415 (imports numpy)
 
-    return read_workflow(job.workflow).problem
+    return planning_record_of(job.workflow).problem
 
 
 def _undecided(job: Job) -> Job:
@@ -189,7 +189,7 @@ def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
         return []
     annotations = job.workflow["metadata"].get("annotations") or {}
     record = Record.parse(annotations.get(keys.NODE_CHECK))
-    state = JobState.parse(job.workflow)
+    state = record_of(job.workflow)
     count = len(record.entries) if record.round == state.live.current else 0
     parts = [f"{count} of {job.status.replicas} replicas in round {state.live.current}"]
     has_command = isinstance(given, dict) and bool(given.get("command"))

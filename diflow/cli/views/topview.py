@@ -130,7 +130,7 @@ def _resources(seen: Seen, there: dict[str, float]) -> list[str]:
         for name, amount in pod.request.items():
             asked[name] = asked.get(name, 0.0) + amount
     for job in seen.state.jobs.values():
-        for role in job.read.roles:
+        for role in job.read.needs.roles:
             for name, amount in role.request.items():
                 asked[name] = asked.get(name, 0.0) + amount
     return shown(list(there), asked=asked)[:4]

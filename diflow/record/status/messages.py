@@ -9,7 +9,7 @@ from diflow.common import keys
 from diflow.common.words import counted
 from diflow.record import untrusted
 from diflow.record.chain import continued_in
-from diflow.record.parameters import STOPS
+from diflow.record.job import STOPS
 from diflow.record.status.advice import with_advice
 from diflow.record.status.observe import Attempt, Object, Observation
 

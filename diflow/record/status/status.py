@@ -24,7 +24,8 @@ from typing import Any, Final
 
 from diflow.common import keys
 from diflow.record import chain, untrusted
-from diflow.record.parameters import JobState, submitted_replicas
+from diflow.record.job import record_of
+from diflow.record.parameters import submitted_replicas
 from diflow.record.status import messages
 from diflow.record.status.observe import Attempt, Object, Observation, observe
 from diflow.record.status.timeline import PHASES, Phase, history
@@ -191,7 +192,7 @@ def derive_ended(workflow: Object) -> JobStatus | None:
         phase=phase,
         reason=_reason(phase),
         message="",
-        replicas=sum(task.replicas for task in JobState.parse(workflow).submitted.tasks),
+        replicas=sum(task.replicas for task in record_of(workflow).spec.tasks),
         restarts=None,
         reschedules=None,
     )

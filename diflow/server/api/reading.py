@@ -17,8 +17,9 @@ from diflow.dijob.model import NodeCheck, read_annotation
 from diflow.jobs.replica_ranges import elastic
 from diflow.record import chain, modules, nodecheck, untrusted
 from diflow.record.argo.nodes import owner_of
+from diflow.record.job import JobRecord, record_of
 from diflow.record.modules import Modules
-from diflow.record.parameters import LONGEST_PROFILINGS, JobState, TaskState
+from diflow.record.parameters import LONGEST_PROFILINGS, TaskState
 
 _HIGHEST_PORT: Final = 65_535
 
@@ -99,20 +100,20 @@ class ServedPod:
 
 def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow:
     """What to keep of a job's Workflow."""
-    state = JobState.parse(obj)
+    state = record_of(obj)
     check = _node_check(state)
-    tasks = state.submitted.tasks if not state.problem else ()
-    at = next((i for i, (name, _) in enumerate(state.parameters) if name == keys.PARAM_PROFILINGS), None)
+    tasks = state.spec.tasks if not state.problem else ()
+    at = next((i for i, (name, _) in enumerate(state.texts.parameters) if name == keys.PARAM_PROFILINGS), None)
     return ServedWorkflow(
-        namespace=state.namespace,
-        name=state.workflow,
-        uid=state.uid,
+        namespace=state.identity.namespace,
+        name=state.identity.name,
+        uid=state.identity.uid,
         job=state.name,
-        version=state.version,
+        version=state.identity.version,
         link=chain.link(obj),
         tasks=tasks,
-        bounds=state.bounds,
-        is_gang=state.is_gang,
+        bounds=state.wishes.bounds,
+        is_gang=state.terms.is_gang,
         has_ended=state.has_ended,
         current=state.live.current if tasks else "",
         granted=state.live.counts if tasks else {},
@@ -122,10 +123,10 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow
         problem=state.problem,
         check_text="" if check is None else untrusted.string(_annotation(obj), most=nodecheck.LONGEST),
         check_seconds=0.0 if check is None else float(check.timeout_seconds),
-        may_move=check is not None and state.is_gang and nodecheck.moves(state.excluded) < check.max_moves,
+        may_move=check is not None and state.terms.is_gang and nodecheck.moves(state.notes.excluded) < check.max_moves,
         more=more,
         modules=modules.read(obj),
-        deadlines=state.submitted.deadlines,
+        deadlines=state.spec.deadlines,
         pool=_pool(obj),
     )
 
@@ -135,12 +136,12 @@ def _pool(obj: Mapping[str, Any]) -> int:
     return pool_number(name) if isinstance(name, str) and len(name) <= keys.LABEL_LIMIT else UNKNOWN_POOL
 
 
-def _node_check(state: JobState) -> NodeCheck | None:
+def _node_check(state: JobRecord) -> NodeCheck | None:
     """The node check of the job; None if it has none, or is not valid any more."""
-    if state.problem or '"nodeCheck"' not in state.dijob:
+    if state.problem or '"nodeCheck"' not in state.texts.dijob:
         return None
     try:
-        return read_annotation(state.dijob).node_check
+        return read_annotation(state.texts.dijob).node_check
     except InvalidError:
         return None
 

@@ -20,9 +20,9 @@ from diflow.jobs.replica_ranges import asked
 from diflow.record import chain, reports
 from diflow.record.argo import node_names
 from diflow.record.argo.nodes import is_overfull, owner_of
+from diflow.record.job import JobRecord, record_of
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
-from diflow.record.parameters import JobState
 from diflow.record.status import status
 from diflow.record.status.followed import failures
 from diflow.record.status.observe import Observation, observe_state, waiting_reason
@@ -175,7 +175,7 @@ def trim_workflow(obj: Object) -> JobFacts | None:
     """What to keep of a Workflow; None if it is not diflow's."""
     if not status.is_job(obj):
         return None
-    state = JobState.parse(obj)
+    state = record_of(obj)
     try:
         return _job(obj, state)
     except Exception as error:
@@ -256,31 +256,31 @@ def trim_node(obj: Object) -> NodeFacts:
     )
 
 
-def _job(obj: Object, state: JobState) -> JobFacts:
+def _job(obj: Object, state: JobRecord) -> JobFacts:
     if state.problem:
         return _unreadable(obj, state, state.problem)
     if is_overfull(obj):
         return _unreadable(obj, state, "its nodes are too many to be shown")
     seen = observe_state(state, obj)
     now = status.derive_seen(obj, seen)
-    at = state.allocation
-    is_placed = not state.is_gang or (at is not None and at.round == state.live.current and at.has_node)
-    decision = state.decision if state.decision and state.decision.action != "keep" else None
+    at = state.notes.allocation
+    is_placed = not state.terms.is_gang or (at is not None and at.round == state.live.current and at.has_node)
+    decision = state.notes.decision if state.notes.decision and state.notes.decision.action != "keep" else None
     tasks = _tasks(state, seen, now, is_placed=is_placed)
     past = history(
         seen.attempts,
         seen.tasks,
-        begin=seconds(state.created),
+        begin=state.argo.created_seconds,
         first=at.first if at else 0.0,
-        since=(seen.live.current, at.since if at and state.is_preemptible and is_placed else 0.0),
+        since=(seen.live.current, at.since if at and state.terms.is_preemptible and is_placed else 0.0),
     )
     return replace(
         _known(obj, state),
         phase=now.phase,
         message=_line(now.message),
         tasks=tasks,
-        waits=state.is_gang and not (now.ended or state.is_stopping or any(task.granted for task in tasks)),
-        is_suspended=state.is_suspended,
+        waits=state.terms.is_gang and not (now.ended or state.is_stopping or any(task.granted for task in tasks)),
+        is_suspended=state.wishes.is_suspended,
         is_stopping=state.is_stopping,
         why=_line(decision.why) if decision else "",
         decided=seconds(decision.time) if decision else 0.0,
@@ -309,17 +309,17 @@ def _job(obj: Object, state: JobState) -> JobFacts:
     )
 
 
-def _tasks(state: JobState, seen: Observation, now: JobStatus, *, is_placed: bool) -> tuple[TaskFacts, ...]:
+def _tasks(state: JobRecord, seen: Observation, now: JobStatus, *, is_placed: bool) -> tuple[TaskFacts, ...]:
     job = _valid(state)
     wanted_now = seen.wanted
     ready = Counter(key[0] for key, attempt in seen.latest().items() if attempt.is_ready and key in wanted_now)
     out = []
     for name in seen.tasks:
         index = next((i for i, task in enumerate(job.tasks) if task.name == name), None) if job else None
-        number = state.desired.get(name, seen.initial.get(name, 0))
-        low, high = state.bounds.get(name, (number, number))
+        number = state.wishes.desired.get(name, seen.initial.get(name, 0))
+        low, high = state.wishes.bounds.get(name, (number, number))
         if job is not None and index is not None:
-            found = asked(job, index, desired=state.desired, bounds=state.bounds)
+            found = asked(job, index, desired=state.wishes.desired, bounds=state.wishes.bounds)
             low, high, number = found.low, found.high, found.desired
         out.append(
             TaskFacts(
@@ -334,29 +334,29 @@ def _tasks(state: JobState, seen: Observation, now: JobStatus, *, is_placed: boo
     return tuple(out)
 
 
-def _valid(state: JobState) -> DIJob | None:
+def _valid(state: JobRecord) -> DIJob | None:
     try:
-        return read_annotation(state.dijob)
+        return read_annotation(state.texts.dijob)
     except InvalidError:
         return None
 
 
-def _unreadable(obj: Object, state: JobState, problem: str) -> JobFacts:
+def _unreadable(obj: Object, state: JobRecord, problem: str) -> JobFacts:
     ends = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
-    return replace(_known(obj, state), phase=ends.get(state.phase, "Unknown"), message=problem, problem=problem)
+    return replace(_known(obj, state), phase=ends.get(state.argo.phase, "Unknown"), message=problem, problem=problem)
 
 
-def _known(obj: Object, state: JobState) -> JobFacts:
+def _known(obj: Object, state: JobRecord) -> JobFacts:
     """What can be said of every Workflow of a job."""
     return JobFacts(
-        namespace=state.namespace,
+        namespace=state.identity.namespace,
         name=state.name,
-        workflow=state.workflow,
-        uid=state.uid,
-        queue=state.queue or DEFAULT_QUEUE,
-        priority=state.priority,
-        is_preemptible=state.is_preemptible,
-        is_gang=state.is_gang,
+        workflow=state.identity.name,
+        uid=state.identity.uid,
+        queue=state.wishes.queue or DEFAULT_QUEUE,
+        priority=state.terms.priority,
+        is_preemptible=state.terms.is_preemptible,
+        is_gang=state.terms.is_gang,
         submitted=seconds(chain.submitted(obj)),
         phase="Unknown",
         link=chain.link(obj),
