@@ -1,4 +1,4 @@
-"""DIJob → Workflow: the time for many jobs, and that it does not depend on the number of replicas."""
+"""DIJob → Workflow: the time for many jobs, and that it does not depend on the number of replicas; and the way back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+from benchmarks import reading
 from benchmarks.figures import Figure
 from diflow import DIJob, Task
 from diflow.cli.main import collect_rarely
@@ -61,4 +62,5 @@ def measure() -> list[Figure]:
             "rendering", "the same as YAML text", yaml, "s", 3.0, "PyYAML with the C library writes what is not simple"
         ),
         Figure("rendering", "1,000 replicas : 10", ratio, "×", 1.10, "the fan-out is a count"),
+        *reading.measure(),
     ]

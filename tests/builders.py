@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from diflow import DIJob, Task
+from diflow.dijob.stored import StoredJob, read_job
+from diflow.workflows.pods import dijob_annotation
 
 IMAGE = "docker.io/library/busybox:local"
 
@@ -29,6 +31,11 @@ def task(kind: str = "learner", command: str = "true", *, replicas: int = 1, nam
 def job(*tasks: Task, name: str = "job", **fields: Any) -> DIJob:
     """A job; with no tasks given, of one learner."""
     return DIJob(name=name, tasks=tasks or (task(),), **fields)
+
+
+def stored(made: DIJob) -> StoredJob:
+    """The job as the readers of its Workflow have it."""
+    return read_job(dijob_annotation(made))
 
 
 def manifest(**spec: Any) -> dict[str, Any]:

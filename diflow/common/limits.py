@@ -93,6 +93,18 @@ MOST_CHECK_SECONDS: Final = 3600
 MOST_CHECK_MOVES: Final = 16
 """Times that a gang is placed again because of its node check: as many nodes can be left out for a job."""
 
+MOST_RULES: Final = 20
+"""Rules of a failure policy."""
+
+MOST_CODES: Final = 255
+"""Exit codes of such a rule."""
+
+MOST_CODE: Final = 255
+"""Linux has no larger exit codes."""
+
+MOST_POD_CONDITIONS: Final = 20
+"""Conditions of such a rule."""
+
 LONGEST_QUANTITY: Final = 64
 """Characters of an amount, such as a task's `maxMemory`."""
 

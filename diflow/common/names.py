@@ -19,7 +19,9 @@ from diflow.common.limits import MOST_APPLICATION_NAME
 UNKNOWN_POOL: Final = 0
 """Instead of the number of a pool: the one in which the job runs now."""
 _LARGEST_POOL_NUMBER: Final = 10**9
-_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+LABEL_PATTERN: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+"""DNS labels, as a regular expression."""
+_LABEL: Final = re.compile(LABEL_PATTERN)
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?")
 TASK_PATTERN: Final = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 """The names of tasks, as a regular expression of Python and of RE2. `check_task` has the messages."""

@@ -24,7 +24,7 @@ from diflow.controller.schemas import (
     rule,
 )
 from diflow.controller.statuses import ADVICE
-from diflow.dijob import failurepolicy
+from diflow.dijob import stored
 from diflow.dijob.model import DIJob, Health, NodeCheck, Task
 from diflow.dijob.rules import ditask
 from diflow.record.status.status import HEALTHY
@@ -260,16 +260,16 @@ def _failure_policy() -> Json:
             },
             "operator": {
                 "type": "string",
-                "enum": list(failurepolicy.OPERATORS),
+                "enum": list(stored.OPERATORS),
                 "description": "Whether the exit code is one of the values (In), or another one (NotIn).",
             },
             "values": {
                 "type": "array",
                 "description": "The exit codes.",
                 "minItems": 1,
-                "maxItems": failurepolicy.MOST_CODES,
+                "maxItems": limits.MOST_CODES,
                 "x-kubernetes-list-type": "set",
-                "items": {"type": "integer", "format": "int32", "minimum": 0, "maximum": failurepolicy.MOST_CODE},
+                "items": {"type": "integer", "format": "int32", "minimum": 0, "maximum": limits.MOST_CODE},
             },
         },
         "x-kubernetes-validations": [
@@ -280,7 +280,7 @@ def _failure_policy() -> Json:
         "type": "object",
         "required": ["type"],
         "properties": {
-            "type": {"type": "string", "enum": [failurepolicy.DISRUPTION], "description": "The condition."},
+            "type": {"type": "string", "enum": [stored.DISRUPTION], "description": "The condition."},
             "status": {"type": "string", "enum": ["True"], "description": "By default True."},
         },
     }
@@ -290,7 +290,7 @@ def _failure_policy() -> Json:
         "properties": {
             "action": {
                 "type": "string",
-                "enum": list(failurepolicy.ACTIONS),
+                "enum": list(stored.ACTIONS),
                 "description": "Count: started again, of backoffLimit. Ignore: started again, not counted. FailJob: "
                 "the job ends. Elsewhere: on another node. MoreMemory: with more memory.",
             },
@@ -299,7 +299,7 @@ def _failure_policy() -> Json:
                 "type": "array",
                 "description": "Matches a pod that was evicted, preempted or lost with its node.",
                 "minItems": 1,
-                "maxItems": failurepolicy.MOST_CONDITIONS,
+                "maxItems": limits.MOST_POD_CONDITIONS,
                 "x-kubernetes-list-type": "atomic",
                 "items": condition,
             },
@@ -319,7 +319,7 @@ def _failure_policy() -> Json:
             "rules": {
                 "type": "array",
                 "description": "At most 20. Each has an action, and onExitCodes or onPodConditions.",
-                "maxItems": failurepolicy.MOST_RULES,
+                "maxItems": limits.MOST_RULES,
                 "x-kubernetes-list-type": "atomic",
                 "items": one,
             }

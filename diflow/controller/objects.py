@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.errors import InvalidError
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_MANIFEST_BYTES, MOST_METADATA_BYTES, MOST_REPLICAS, MOST_TASKS
 from diflow.dijob.model import DIJob
 from diflow.dijob.rules import generations
 from diflow.jobs import dijobs, v1alpha1
 from diflow.record import untrusted
-from diflow.record.patches import canonical_json
 from diflow.record.status.status import ENDED
 
 Json = dict[str, Any]

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_REPLICAS, MOST_TASKS
 from diflow.controller.objects import Counts, DIJobRead, counts, is_counts
 from diflow.dijob.model import same_part
@@ -24,7 +25,6 @@ from diflow.record import untrusted
 from diflow.record.job import JobRecord, record_of
 from diflow.record.notes import Notes
 from diflow.record.parameters import manifest
-from diflow.record.patches import canonical_json
 
 Json = dict[str, Any]
 
@@ -174,13 +174,13 @@ def _counted(obj: DIJobRead, before: CarriedOut) -> int:
 
 def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:
     """Request for a task what a job submitted with these replicas would request."""
-    job = draft.current.job
+    job = draft.current.job.spec
     index = next((i for i, one in enumerate(job.tasks) if one.name == task), None)
     if index is None:
         return
     replicas = spec[task][0]
     try:
-        if not job.preemptible:
+        if not job.is_preemptible:
             desired, bounds = with_number(job, index, replicas, desired=draft.desired, bounds=draft.bounds)
         else:
             least = (job.tasks[index].node_unit or 1) if index == len(job.tasks) - 1 else replicas
@@ -203,11 +203,11 @@ def _range(task: str, spec: Mapping[str, Counts], *, least: int) -> tuple[int, i
 
 def _more(draft: _Draft, state: JobRecord, by: int) -> None:
     """Add the difference to the elastic task, else to the last one."""
-    job = draft.current.job
+    job = draft.current.job.spec
     task = elastic(state.spec.tasks, bounds=draft.bounds)
     index = next(i for i, one in enumerate(job.tasks) if one.name == task)
     # A preemptible job has as many as the allocator grants: the status has reported those.
-    now = state.live.running(task) if job.preemptible else draft.desired.get(task, job.tasks[index].replicas)
+    now = state.live.running(task) if job.is_preemptible else draft.desired.get(task, job.tasks[index].replicas)
     number = now + by
     try:
         if not 1 <= number <= MOST_REPLICAS:
@@ -219,9 +219,9 @@ def _more(draft: _Draft, state: JobRecord, by: int) -> None:
 
 def _accept(draft: _Draft, index: int, desired: dict[str, int], bounds: Mapping[str, tuple[int, int]]) -> None:
     """Take these requests into the draft. Raises InvalidError if the job would exceed a limit."""
-    job = draft.current.job
+    job = draft.current.job.spec
     after = asked(job, index, desired=desired, bounds=bounds)
-    check_size(job, desired=desired, bounds=bounds, namespace=draft.namespace, path="")
+    check_size(draft.current.job, desired=desired, bounds=bounds, namespace=draft.namespace, path="")
     draft.current.check_hostnames(index, after.high, path="")
     before = asked(job, index, desired=draft.desired, bounds=draft.bounds)
     draft.desired, draft.bounds = desired, bounds

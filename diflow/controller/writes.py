@@ -16,6 +16,7 @@ import structlog
 from diflow.common import keys
 from diflow.common.durations import timestamp
 from diflow.common.errors import DiflowError, InvalidError, LostLeadershipError, NotFoundError
+from diflow.common.jsontext import canonical_json
 from diflow.controller import statuses
 from diflow.controller.caches import Caches
 from diflow.controller.objects import DIJobRead
@@ -25,7 +26,6 @@ from diflow.kube.api import Cluster
 from diflow.kube.events import event
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.record.patches import canonical_json
 from diflow.record.status.status import ENDED
 
 Json = dict[str, Any]

@@ -1,1 +1,1 @@
-"""The DIJob: what users write, its rules, and the form in which a Workflow stores it."""
+"""The DIJob as it is stored in the annotation of its Workflow, which everything that reads jobs stands on."""

@@ -6,7 +6,6 @@ It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), 
 
 from __future__ import annotations
 
-import marshal
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -22,21 +21,20 @@ from pydantic.alias_generators import to_camel
 
 from diflow.common import keys, limits, names, quantities
 from diflow.common.errors import InvalidError
+from diflow.common.jsontext import canonical_json, reader
 from diflow.common.words import shortened
-from diflow.dijob import manifests
-from diflow.dijob.rules import ditask
+from diflow.dijob import manifests, memory
+from diflow.dijob.pods import work_container
+from diflow.dijob.rules import ditask, hosts
 from diflow.dijob.rules.complaints import as_invalid, describe
 from diflow.dijob.rules.failurerules import FailurePolicy
 from diflow.dijob.rules.generations import refuse_older, with_tasks
 from diflow.dijob.rules.metadata import check_annotations, check_labels
-from diflow.dijob.rules.podrules import check_image, check_mounts, work_container
+from diflow.dijob.rules.podrules import check_image, check_mounts
 from diflow.dijob.rules.podtemplate import check_pod_template, check_volumes
 from diflow.dijob.rules.syntax import qualified_name
+from diflow.dijob.stored import HealthAction, Priority, Scheduling, TaskType
 from diflow.dijob.yamltext import dump_yaml
-from diflow.record import memory, untrusted
-from diflow.record.memo import MIB, remembered
-from diflow.record.parameters import split_manifest
-from diflow.record.patches import canonical_json
 
 if TYPE_CHECKING:
     from hera.workflows import Workflow
@@ -44,18 +42,13 @@ if TYPE_CHECKING:
     from diflow.kube.api import Cluster
     from diflow.record.status.status import JobStatus
 
-TaskType = Literal["learner", "collector", "evaluator", "none"]
-Priority = Literal["normal", "high"]
 CleanPodPolicy = Literal["Running", "All", "None"]
-Scheduling = Literal["none", "gang"]
-HealthAction = Literal["report", "restart"]
 
 # Fields of DI-orchestrator's manifests without a meaning in diflow: dropped without a warning.
 _IGNORED = frozenset({"group"})
 _MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 _IN_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
-_HEAD = {"apiVersion": keys.API_VERSION, "kind": keys.KIND}
-_WITHOUT_REFERENCES = 2  # a version of marshal in which equal data has equal bytes
+_load: Final = reader(dict[str, Any])
 # Metadata that the API server adds, as in the output of `kubectl get -o yaml`.
 _SERVER_METADATA = frozenset(
     {
@@ -146,7 +139,7 @@ class Task(_Model):
         if isinstance(data, dict) and not data.get("name") and data.get("type", "none") != "none":
             data = {**data, "name": data["type"]}
         if isinstance(data, dict) and "template" in data:
-            template, unknown = _checked_template(data["template"])
+            template, unknown = check_pod_template(data["template"])
             _warn(unknown)
             data = {**data, "template": template}
         return data
@@ -328,7 +321,7 @@ class DIJob(_Model):
                 text = f"Invalid CleanPodPolicy {shortened(str(data[name]), 80)}, expected in [None, Running, All]"
                 raise InvalidError(text, path="spec.cleanPodPolicy")
         if isinstance(data.get("tasks"), list | tuple):
-            _limit("tasks", len(data["tasks"]), limits.MOST_TASKS, path="spec.tasks")
+            hosts.limit("tasks", len(data["tasks"]), limits.MOST_TASKS, "spec.tasks")
             data["tasks"] = tuple(_task(item, i) for i, item in enumerate(data["tasks"]))
         if data.get("volumes") is not None:
             given = list(data["volumes"]) if isinstance(data["volumes"], list | tuple) else data["volumes"]
@@ -363,13 +356,14 @@ class DIJob(_Model):
                     text = "has no effect without spec.failurePolicy, whose rules give a replica more memory"
                     raise InvalidError(text, path=f"spec.tasks[{i}].maxMemory")
             return self
-        known = {container.get("name") for task in self.tasks for container in _containers(task)}
+        known = {container.get("name") for task in self.tasks for container in hosts.containers(task.template["spec"])}
         mains = {task.work_container.get("name") for task in self.tasks}
-        for i, rule in enumerate(self.failure_policy.given()):
+        for i, rule in enumerate(self.failure_policy.rules):
             path = f"spec.failurePolicy.rules[{i}].onExitCodes.containerName"
-            if rule.container and rule.container not in known:
+            named = rule.on_exit_codes.container_name if rule.on_exit_codes is not None else None
+            if named is not None and named not in known:
                 raise InvalidError("no task has a container of this name", path=path)
-            if rule.action == "MoreMemory" and rule.container and rule.container not in mains:
+            if rule.action == "MoreMemory" and named is not None and named not in mains:
                 raise InvalidError("only the main container of a task gets more memory", path=path)
         return self
 
@@ -410,7 +404,7 @@ class DIJob(_Model):
         size = sum(
             len(f"{key}{value}".encode()) for part in (self.labels, self.annotations) for key, value in part.items()
         )
-        _limit("bytes of labels and annotations", size, limits.MOST_METADATA_BYTES, path="metadata")
+        hosts.limit("bytes of labels and annotations", size, limits.MOST_METADATA_BYTES, "metadata")
         return self
 
     @model_validator(mode="after")
@@ -425,7 +419,7 @@ class DIJob(_Model):
         if self.monitor is not None:
             taken[keys.MONITOR_CONTAINER] = "monitor"
         for i, task in enumerate(self.tasks):
-            for container in _containers(task):
+            for container in hosts.containers(task.template["spec"]):
                 if field := taken.get(str(container.get("name"))):
                     path = f"spec.tasks[{i}].template.spec"
                     raise InvalidError(f"spec.{field} adds a container named {container['name']!r} already", path=path)
@@ -445,61 +439,37 @@ class DIJob(_Model):
     def _is_not_too_large(self) -> Self:
         """The limits that protect the readers of a job: Argo, the allocator and the server (`bounds`)."""
         replicas = sum(_most(task) for task in self.tasks)
-        _limit("replicas in all", replicas, limits.MOST_REPLICAS, path="spec.tasks")
-        containers = [c for task in self.tasks for c in _containers(task)]
+        hosts.limit("replicas in all", replicas, limits.MOST_REPLICAS, "spec.tasks")
+        containers = [c for task in self.tasks for c in hosts.containers(task.template["spec"])]
         asked = {
             name
             for container in containers
             for kind in ("requests", "limits")
             for name in container.get("resources", {}).get(kind, ())
         }
-        _limit("different resources", len(asked), limits.MOST_RESOURCES, path="spec.tasks")
+        hosts.limit("different resources", len(asked), limits.MOST_RESOURCES, "spec.tasks")
         ports = sum(len(container.get("ports", ())) for container in containers)
-        _limit("ports", ports, limits.MOST_PORTS, path="spec.tasks")
+        hosts.limit("ports", ports, limits.MOST_PORTS, "spec.tasks")
         self.check_hosts()
         size = len(canonical_json(self.to_manifest()).encode())
-        _limit("bytes as JSON", size, limits.MOST_MANIFEST_BYTES, path="spec")
+        hosts.limit("bytes as JSON", size, limits.MOST_MANIFEST_BYTES, "spec")
         return self
 
     @property
     def has_short_hosts(self) -> bool:
-        """Whether its hosts are listed without their domain, in which its pods then look names up: it may have more
-        than MOST_FULL_HOSTS replicas, and each pod has the list. Not with DNS settings of the user's own."""
-        own = ("dnsConfig", "dnsPolicy", "hostNetwork")
-        return sum(_most(task) for task in self.tasks) > limits.MOST_FULL_HOSTS and not any(
-            name in task.template["spec"] for task in self.tasks for name in own
+        """Whether its hosts are listed without their domain (`diflow.dijob.rules.hosts`)."""
+        return hosts.are_short(sum(_most(task) for task in self.tasks), (task.template["spec"] for task in self.tasks))
+
+    def check_hosts(self) -> None:
+        """Raises InvalidError if the names of all hosts are too long, as every container has those of each task."""
+        hosts.check_hosts(
+            self.name,
+            self.namespace,
+            [(task.name, _most(task)) for task in self.tasks],
+            [task.template["spec"] for task in self.tasks],
+            short=self.has_short_hosts,
+            engine=ditask.of_annotations(self.annotations),
         )
-
-    def check_hosts(self, *, short: bool | None = None) -> None:
-        """Raises InvalidError if the names of all hosts are too long, as every container has those of each task.
-
-        `short`: whether they are listed without their domain, if that was decided for other numbers of replicas.
-        """
-        short = self.has_short_hosts if short is None else short
-        # An unknown namespace may have a name of the maximum length.
-        namespace = len(self.namespace) if self.namespace is not None else keys.LABEL_LIMIT
-        domain = 0 if short else 1 + len(names.domain("")) + namespace
-        size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
-        what = "bytes of host names, which every container has in one variable"
-        _limit(what, size, limits.MOST_HOST_BYTES, path="spec.tasks")
-        self._check_ditask(namespace)
-        for i, task in enumerate(self.tasks if not short and len(self.tasks) > 1 else ()):
-            in_pod = size * (1 + 2 * len(_containers(task)))
-            what = "bytes of host names in a pod, twice for each of its containers"
-            _limit(what, in_pod, limits.MOST_POD_BYTES, path=f"spec.tasks[{i}].template.spec.containers")
-
-    def _check_ditask(self, namespace: int) -> None:
-        """Raises InvalidError if the variables of `ditask` are not possible. `namespace`: the length of its name."""
-        engine = ditask.of_annotations(self.annotations)
-        if engine is None:
-            return
-        if len(self.tasks) > 1:
-            raise InvalidError("is for jobs of one task", path=f"metadata.annotations[{keys.DITASK}]")
-        task = self.tasks[0]
-        host = names.host(self.name, "n" * namespace, task.name, _most(task) - 1)
-        size = engine.most_bytes(_most(task), host)
-        what = "bytes of addresses of other replicas, which the last one has in one variable"
-        _limit(what, size, limits.MOST_HOST_BYTES, path="spec.tasks")
 
     @classmethod
     def from_manifest(cls, manifest: Any) -> Self:
@@ -602,43 +572,14 @@ class DIJob(_Model):
         return job_card(self)
 
 
-def read_annotation(text: str) -> DIJob:
+def read_annotation(text: Any) -> DIJob:
     """The DIJob in the annotation `diflow/dijob` of a Workflow, fully validated. Raises InvalidError."""
-    found = split_manifest(text)
-    name = found[0].get("name") if found is not None else None
-    if found is None or not isinstance(name, str):
-        return _read_manifest(text)
-    metadata, spec = found
-    # A user's jobs often differ in their names alone, of which only the length matters to the rest.
-    rest = canonical_json({key: value for key, value in metadata.items() if key != "name"})
-    try:
-        names.check_job(name)
-        return _read_nameless((rest, spec, len(name))).model_copy(update={"name": name})
-    except InvalidError:
-        return _read_manifest(text)  # for the error with the job's own name
-
-
-@remembered(most_bytes=8 * MIB, size=lambda key: 100 + len(key[0]) + len(key[1]))  # a result takes up to 16 times that
-def _read_nameless(key: tuple[str, str, int]) -> DIJob:
-    """The job of (metadata without a name, spec) with some name of this length. Raises InvalidError."""
-    rest, spec, length = key
-    metadata = {**untrusted.load(rest), "name": "x" * length}
-    # Parsed by itself: a text that goes on after the spec has other fields, which would take precedence.
-    return _valid(lambda: {**_HEAD, "metadata": metadata, "spec": untrusted.load(spec)})
-
-
-@remembered(most_bytes=8 * MIB)  # the result takes up to 16 times as much
-def _read_manifest(text: str) -> DIJob:
-    return _valid(lambda: untrusted.load(text))
-
-
-def _valid(manifest: Callable[[], Any]) -> DIJob:
     try:
         with unknown_fields():
-            return DIJob.from_manifest(manifest())
+            return DIJob.from_manifest(_load(text))
     except InvalidError as error:
         raise InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({error})") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
 
 
@@ -648,19 +589,9 @@ def _in_manifests(model: type[BaseModel]) -> frozenset[str]:
     return frozenset(to_camel(name) for name in model.model_fields)
 
 
-def _limit(what: str, number: int, bound: int, *, path: str) -> None:
-    if number > bound:
-        raise InvalidError(f"the job has {number:,} {what}, at most {bound:,} are allowed (docs/limits.md)", path=path)
-
-
 def _most(task: Task) -> int:
     """The maximum number of replicas of a task."""
     return task.max_replicas or task.replicas
-
-
-def _containers(task: Task) -> list[dict[str, Any]]:
-    spec = task.template["spec"]
-    return [*spec["containers"], *spec.get("initContainers", ())]
 
 
 def _task(item: Any, index: int) -> Task:
@@ -672,21 +603,6 @@ def _task(item: Any, index: int) -> Task:
         task = Task(**given)
     _warn([f"{path}.{warning.args[1]}" for warning in found])
     return task
-
-
-def _checked_template(data: Any) -> tuple[dict[str, Any], list[str]]:
-    """As `check_pod_template`, once for equal templates: those of a user's jobs are often equal."""
-    try:
-        packed = marshal.dumps(data, _WITHOUT_REFERENCES)
-    except ValueError:  # not plain, or too deep
-        return check_pod_template(data)
-    found: tuple[dict[str, Any], list[str]] = marshal.loads(_checked_packed(packed))  # noqa: S302 (written by it)
-    return found
-
-
-@remembered(most_bytes=4 * MIB)
-def _checked_packed(packed: bytes) -> bytes:
-    return marshal.dumps(check_pod_template(marshal.loads(packed)))  # noqa: S302 (written above)
 
 
 def _failure_policy(item: Any) -> FailurePolicy:

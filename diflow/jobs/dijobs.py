@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.common.jsontext import canonical_json
 from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW, Kind
 from diflow.kube.refusals import UnknownKindError
 from diflow.record import chain, untrusted
-from diflow.record.patches import canonical_json
 from diflow.record.status.status import PHASES, Condition, JobStatus
 
 if TYPE_CHECKING:
@@ -128,15 +128,15 @@ def from_cluster(name: str, *, namespace: str | None = None, cluster: Cluster | 
     """
     from diflow.dijob.model import read_annotation  # noqa: PLC0415
     from diflow.jobs import lookup  # noqa: PLC0415 (it imports this module)
-    from diflow.record.job import record_of  # noqa: PLC0415
 
     cluster = cluster or connect()
     found = find(cluster, name, namespace=namespace)
     if found is not None:
         return job_of(found)
-    return read_annotation(
-        record_of(lookup.current_workflow(name, namespace=namespace, cluster=cluster)).texts.dijob
-    ).model_copy(update={"namespace": namespace or cluster.namespace})
+    workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+    return read_annotation(untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB)).model_copy(
+        update={"namespace": namespace or cluster.namespace}
+    )
 
 
 def create(job: DIJob, *, cluster: Cluster, dry_run: bool = False) -> Json:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from diflow.common import keys
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_REPLICAS
-
-if TYPE_CHECKING:
-    from diflow.dijob.model import DIJob, Task
-    from diflow.record.parameters import TaskState
+from diflow.dijob.rules import ditask, hosts
+from diflow.dijob.stored import StoredJob, StoredSpec, StoredTask
 
 Bounds = Mapping[str, tuple[int, int]]
 
@@ -35,27 +33,27 @@ class Asked:
         return str(self.high) if self.low == self.high else f"{self.low} to {self.high}"
 
 
-def scales(job: DIJob, bounds: Bounds) -> bool:
+def scales(job: StoredSpec, bounds: Bounds) -> bool:
     """Whether a task has a minimum or a maximum: then only tasks that have them scale."""
     return any(task.max_replicas or task.min_replicas for task in job.tasks) or bool(bounds)
 
 
-def submitted_range(job: DIJob, index: int, *, scaling: bool) -> tuple[int, int]:
+def submitted_range(job: StoredSpec, index: int, *, scaling: bool) -> tuple[int, int]:
     """The range of a task as submitted. If no task has one, the last task scales from 1 replica."""
     task = job.tasks[index]
-    if not job.preemptible:
+    if not job.is_preemptible:
         return task.replicas, task.replicas
     if scaling:
-        return task.min_replicas or task.replicas, task.max_replicas or task.replicas
+        return task.min_replicas or task.replicas, task.most
     return (task.node_unit or 1 if index == len(job.tasks) - 1 else task.replicas), task.replicas
 
 
-def asked(job: DIJob, index: int, *, desired: Mapping[str, int], bounds: Bounds) -> Asked:
+def asked(job: StoredSpec, index: int, *, desired: Mapping[str, int], bounds: Bounds) -> Asked:
     """The present request for one task."""
     task = job.tasks[index]
     low, high = bounds.get(task.name) or submitted_range(job, index, scaling=scales(job, bounds))
     number = desired.get(task.name, task.replicas)
-    if not job.preemptible:
+    if not job.is_preemptible:
         low = high = number
     elif number != task.replicas:  # a requested number is also the maximum
         low, high = min(low, number), number
@@ -67,7 +65,7 @@ def asked(job: DIJob, index: int, *, desired: Mapping[str, int], bounds: Bounds)
 
 
 def with_number(
-    job: DIJob, index: int, number: int, *, desired: Mapping[str, int], bounds: Bounds
+    job: StoredSpec, index: int, number: int, *, desired: Mapping[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
     """(desired, bounds) that request exactly `number` replicas of a task, or at most that for a preemptible job.
 
@@ -83,7 +81,7 @@ def with_number(
 
 
 def with_bounds(
-    job: DIJob, index: int, low: int, high: int, *, desired: Mapping[str, int], bounds: Bounds
+    job: StoredSpec, index: int, low: int, high: int, *, desired: Mapping[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
     """(desired, bounds) that request `low` to `high` replicas of a preemptible job's task.
 
@@ -95,58 +93,62 @@ def with_bounds(
     return {**desired, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (low, high)}
 
 
-def _check_unit(task: Task, number: int) -> None:
+def _check_unit(task: StoredTask, number: int) -> None:
     if task.node_unit and number % task.node_unit:
         raise InvalidError(f"task {task.name}: {number:,} is not a multiple of its nodeUnit {task.node_unit}")
 
 
-def all_ranges(job: DIJob, bounds: Bounds) -> dict[str, tuple[int, int]]:
+def all_ranges(job: StoredSpec, bounds: Bounds) -> dict[str, tuple[int, int]]:
     """The bounds of all tasks that scale now: once one task has bounds, the others need theirs to scale."""
     scaling = scales(job, bounds)
     ranges = {t.name: submitted_range(job, i, scaling=scaling) for i, t in enumerate(job.tasks)}
     return {**{name: pair for name, pair in ranges.items() if pair[0] < pair[1]}, **bounds}
 
 
-def check_size(job: DIJob, *, desired: Mapping[str, int], bounds: Bounds, namespace: str, path: str) -> None:
+def check_size(job: StoredJob, *, desired: Mapping[str, int], bounds: Bounds, namespace: str, path: str) -> None:
     """Raises InvalidError if the job would exceed a limit: its replicas, or the length of its host names."""
-    most = [asked(job, i, desired=desired, bounds=bounds).high for i in range(len(job.tasks))]
+    spec, pods = job.spec, [task.pod for task in job.spec.tasks]
+    most = [asked(spec, i, desired=desired, bounds=bounds).high for i in range(len(spec.tasks))]
     if sum(most) > MOST_REPLICAS:
         raise InvalidError(
             f"job {job.name} would have {sum(most):,} replicas in all, and at most {MOST_REPLICAS:,} are allowed",
             path=path,
         )
-    tasks = tuple(
-        task.model_copy(update={"replicas": number, "min_replicas": None, "max_replicas": None})
-        for task, number in zip(job.tasks, most, strict=True)
-    )
     try:
-        larger = job.model_copy(update={"tasks": tasks, "namespace": namespace})
-        larger.check_hosts(short=job.has_short_hosts)  # as its Workflow was made
+        hosts.check_hosts(
+            job.name,
+            namespace,
+            [(task.name, number) for task, number in zip(spec.tasks, most, strict=True)],
+            pods,
+            short=hosts.are_short(sum(task.most for task in spec.tasks), pods),  # as its Workflow was made
+            engine=ditask.of_annotations({} if job.ditask is None else {keys.DITASK: job.ditask}),
+        )
     except InvalidError as error:
         raise InvalidError(error.message, path=path) from None
 
 
-def choose_task(job: DIJob, name: str | None, bounds: Bounds) -> int:
+def choose_task(job: StoredJob, name: str | None, bounds: Bounds) -> int:
     """The index of the task to scale: the one named, the only one, or the only one that scales.
 
     Raises InvalidError that lists the tasks.
     """
-    names = [task.name for task in job.tasks]
+    spec = job.spec
+    names = [task.name for task in spec.tasks]
     if name is not None:
         if name not in names:
             raise InvalidError(f"job {job.name} has no task {name!r}; it has {', '.join(names)}", path="--task")
         return names.index(name)
     if len(names) == 1:
         return 0
-    if job.preemptible:
-        ranges = [asked(job, i, desired={}, bounds=bounds) for i in range(len(names))]
+    if spec.is_preemptible:
+        ranges = [asked(spec, i, desired={}, bounds=bounds) for i in range(len(names))]
         scaling = [i for i, found in enumerate(ranges) if found.low < found.high]
         if len(scaling) == 1:
             return scaling[0]
     raise InvalidError(f"say which task of job {job.name}: {', '.join(names)}", path="--task")
 
 
-def elastic(tasks: Sequence[TaskState], *, bounds: Mapping[str, tuple[int, int]]) -> str:
+def elastic(tasks: Sequence[StoredTask], *, bounds: Mapping[str, tuple[int, int]]) -> str:
     """The elastic task: the first one whose minimum is below its maximum, else the last one.
 
     The policies resize the same task.
@@ -155,6 +157,6 @@ def elastic(tasks: Sequence[TaskState], *, bounds: Mapping[str, tuple[int, int]]
     return next(elastic_tasks, tasks[-1].name if tasks else "")
 
 
-def _is_elastic(task: TaskState, bounds: Mapping[str, tuple[int, int]]) -> bool:
-    low, high = bounds.get(task.name) or (task.low or task.replicas, task.high or task.replicas)
+def _is_elastic(task: StoredTask, bounds: Mapping[str, tuple[int, int]]) -> bool:
+    low, high = bounds.get(task.name) or (task.min_replicas or task.replicas, task.most)
     return low < high

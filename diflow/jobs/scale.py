@@ -10,7 +10,7 @@ from typing import Any
 from diflow.common import keys
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_REPLICAS
-from diflow.dijob.model import DIJob
+from diflow.dijob.stored import StoredJob
 from diflow.jobs import changing, dijobs
 from diflow.jobs.checks.connecting import connect
 from diflow.jobs.replica_ranges import Asked, Bounds, asked, check_size, choose_task, with_bounds, with_number
@@ -90,10 +90,10 @@ def _change(
     if replicas is not None:
         _check_count(replicas, "--replicas")
         _check_submitted_bounds(job, index, replicas)
-        new_desired, new_bounds = with_number(job, index, replicas, desired=desired, bounds=bounds)
+        new_desired, new_bounds = with_number(job.spec, index, replicas, desired=desired, bounds=bounds)
     else:
         new_desired, new_bounds = _by_bounds(job, index, low, high, desired=desired, bounds=bounds)
-    after = asked(job, index, desired=new_desired, bounds=new_bounds)
+    after = asked(job.spec, index, desired=new_desired, bounds=new_bounds)
     # The range that the server recorded for this task is obsolete once a user requests bounds.
     notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
     forgotten = notes.without_range(before.task) if replicas is None else notes
@@ -104,33 +104,33 @@ def _change(
     check_size(job, desired=new_desired, bounds=new_bounds, namespace=namespace, path=option)
     current.check_hostnames(index, after.high, path=option)
     noting = {keys.REQUESTS: forgotten.text()} if forgotten != notes else {}
-    later = () if job.preemptible else tuple(task.name for task in job.tasks[index + 1 :])
+    later = () if job.spec.is_preemptible else tuple(task.name for task in job.spec.tasks[index + 1 :])
     return Scaled(before.task, before, after, later), current.change(new_desired, new_bounds, annotations=noting)
 
 
 def _by_bounds(
-    job: DIJob, index: int, low: int | None, high: int | None, *, desired: dict[str, int], bounds: Bounds
+    job: StoredJob, index: int, low: int | None, high: int | None, *, desired: dict[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
-    if not job.preemptible:
+    if not job.spec.is_preemptible:
         raise InvalidError(
             f"job {job.name} is not preemptible: it has as many replicas as were asked for; use --replicas"
         )
     for number, option in ((low, "--min"), (high, "--max")):
         if number is not None:
             _check_count(number, option)
-    now = asked(job, index, desired=desired, bounds=bounds)
+    now = asked(job.spec, index, desired=desired, bounds=bounds)
     new_low, new_high = low if low is not None else now.low, high if high is not None else now.high
     if new_low > new_high:
         other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
         raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
-    return with_bounds(job, index, new_low, new_high, desired=desired, bounds=bounds)
+    return with_bounds(job.spec, index, new_low, new_high, desired=desired, bounds=bounds)
 
 
-def _check_submitted_bounds(job: DIJob, index: int, replicas: int) -> None:
+def _check_submitted_bounds(job: StoredJob, index: int, replicas: int) -> None:
     """Of a job that is not preemptible, nothing else changes its bounds. Raises InvalidError."""
-    task = job.tasks[index]
+    task = job.spec.tasks[index]
     low, high = task.min_replicas, task.max_replicas
-    if not job.preemptible and not (low or 1) <= replicas <= (high or replicas):
+    if not job.spec.is_preemptible and not (low or 1) <= replicas <= (high or replicas):
         bounds = f"{low or 1} to {high}" if high else f"at least {low}"
         raise InvalidError(
             f"task {task.name} may have {bounds} replicas, by its minReplicas and maxReplicas", path="--replicas"

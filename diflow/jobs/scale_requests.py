@@ -12,11 +12,12 @@ from typing import Any
 
 from diflow.common import keys, names
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
-from diflow.dijob.model import DIJob, read_annotation
+from diflow.common.jsontext import canonical_json
+from diflow.dijob.stored import StoredJob
 from diflow.jobs.replica_ranges import Asked, Bounds, asked
 from diflow.record import untrusted
 from diflow.record.job import record_of
-from diflow.record.patches import canonical_json, live, merged
+from diflow.record.patches import live, merged
 
 Json = dict[str, Any]
 
@@ -29,7 +30,7 @@ class CurrentRequests:
     workflow: str
     uid: str
     version: str
-    job: DIJob
+    job: StoredJob
     desired: Mapping[str, int]
     bounds: Bounds
     parameters: tuple[tuple[str, str], ...]
@@ -38,7 +39,7 @@ class CurrentRequests:
 
     def asked(self, index: int) -> Asked:
         """The present request for one task."""
-        return asked(self.job, index, desired=self.desired, bounds=self.bounds)
+        return asked(self.job.spec, index, desired=self.desired, bounds=self.bounds)
 
     def change(
         self, desired: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
@@ -61,7 +62,7 @@ class CurrentRequests:
 
     def check_hostnames(self, index: int, highest: int, *, path: str) -> None:
         """Raises InvalidError if the name of the last of `highest` replicas of this task would be too long."""
-        names.check_hostname(self.workflow, self.job.tasks[index].name, highest, path=path)
+        names.check_hostname(self.workflow, self.job.spec.tasks[index].name, highest, path=path)
 
 
 def current_requests(workflow: Mapping[str, Any]) -> CurrentRequests:
@@ -88,7 +89,7 @@ def current_requests(workflow: Mapping[str, Any]) -> CurrentRequests:
         workflow=state.identity.name,
         uid=state.identity.uid,
         version=state.identity.version,
-        job=read_annotation(state.texts.dijob),
+        job=state.submitted,
         desired=state.wishes.desired,
         bounds=state.wishes.bounds,
         parameters=state.texts.parameters,

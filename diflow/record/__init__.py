@@ -4,7 +4,6 @@ Users can edit all of a Workflow, so nothing in it is trusted. The CLI, the allo
 Workflow only through this package: all get the same result, no reader raises, and an invalid Workflow yields one
 sentence about this job (`JobState.problem`).
 
-    memo         a cache of parsed texts, bounded in bytes
     untrusted    parsers for JSON, numbers and times, bounded in bytes, depth and digits
     parameters   JobState.parse(workflow): requested replicas, granted replicas, annotations
     allocation   the node of each replica, as the allocator wrote it

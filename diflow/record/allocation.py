@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeGuard
 
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_MOVES, MOST_REPLICAS
 from diflow.record import untrusted
-from diflow.record.patches import canonical_json
 
 _LATEST: Final = 1e11
 """Seconds since 1970: the year 5138."""

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from diflow.common.jsontext import canonical_json
 from diflow.common.words import counted
 from diflow.record import untrusted
 from diflow.record.allocation import point_in_time
-from diflow.record.patches import canonical_json
 
 MOST_EXCLUDED: Final = 16
 """Nodes in a job's record. When so many are left out because of the same program, the nodes are not the reason."""

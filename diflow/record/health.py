@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_HEALTH_RESTARTS, MOST_REPLICAS, MOST_TASKS
 from diflow.record import untrusted
-from diflow.record.patches import canonical_json
 
 LONGEST_WHY: Final = 600
 _LONGEST: Final = 65_536

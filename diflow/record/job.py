@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_WORKFLOW_BYTES
+from diflow.common.memo import MIB, remembered
 from diflow.common.predicates import Where
+from diflow.dijob import stored
+from diflow.dijob.stored import NOTHING, StoredJob, StoredSpec
 from diflow.record import chain, parameters, untrusted
 from diflow.record.allocation import Allocation, point_in_time
-from diflow.record.argo.failures import Rules
+from diflow.record.argo.failures import Rules, rules_of_task
 from diflow.record.argo.nodes import nodes
 from diflow.record.argo.tree import Tree, read_tree
 from diflow.record.chain import Chain
@@ -25,14 +28,10 @@ from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
 from diflow.record.identity import Identity
 from diflow.record.live import Live
-from diflow.record.memo import MIB, remembered
 from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
 from diflow.record.nodecheck import Record
-from diflow.record.parameters import ADMITTED, Asked, Decision, Object, Pairs, Submitted
+from diflow.record.parameters import ADMITTED, Asked, Decision, Object, Pairs
 from diflow.record.patches import NOT_ADMITTED
-
-if TYPE_CHECKING:
-    from diflow.dijob.model import Health, NodeCheck
 
 STOPS: Final = ("Stop", "Terminate")
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
@@ -140,19 +139,11 @@ class Needs:
     """What placing the job needs, of a record for planning (`diflow.allocator.watch.records`): others do not pay for
     reading templates.
 
-    `required`: the level of the topology that its DIJob requires, or "". `start_deadline_seconds`: the longest time
-    from the creation of the job to its first admission, None without one. `pending_seconds`: how long a bound pod may
-    be pending. `health`: the deadlines of its replicas, None without any; `node_check`: the check that its pods begin
-    with, if it has one. `application`: what a preemptible job runs (`applications.py`), "" for others, which are not
-    resized.
+    `application`: what a preemptible job runs (`applications.py`), "" for others, which are not resized.
+    `has_short_hosts`: its host names are without the namespace.
     """
 
     roles: tuple[Role, ...] = ()
-    required: str = ""
-    start_deadline_seconds: int | None = None
-    pending_seconds: int | None = None
-    health: Health | None = None
-    node_check: NodeCheck | None = None
     has_short_hosts: bool = False
     application: str = ""
 
@@ -164,12 +155,10 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts as they are written: `parameters` has all parameters in order, to be written back. `dijob` is the text that
-    `diflow.dijob.model.read_annotation` parses with its templates. `profilings`: what the job reports. `check_text`: the results
-    of its node check. `application`: the one that its user names."""
+    """Texts as they are written: `parameters` has all parameters in order, to be written back. `profilings`: what the
+    job reports. `check_text`: the results of its node check. `application`: the one that its user names."""
 
     parameters: Pairs = ()
-    dijob: str = ""
     profilings: str = ""
     check_text: str = ""
     description: str = ""
@@ -184,7 +173,7 @@ class JobRecord:
     identity: Identity
     chain: Chain = field(default_factory=Chain)
     terms: Terms = field(default_factory=Terms)
-    spec: Submitted = field(default_factory=Submitted)
+    submitted: StoredJob = NOTHING
     wishes: Wishes = field(default_factory=Wishes)
     live: Live = field(default_factory=Live)
     notes: Notes = field(default_factory=Notes)
@@ -193,6 +182,11 @@ class JobRecord:
     texts: Texts = field(default_factory=Texts)
     problem: str = ""
     complaints: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> StoredSpec:
+        """The spec of the job as it was submitted."""
+        return self.submitted.spec
 
     @property
     def key(self) -> str:
@@ -261,7 +255,7 @@ class JobRecord:
 
     def rules(self, task: str) -> Rules:
         """What follows when a replica of a task fails. The Workflow's expressions are made of the same rules."""
-        return self.spec.rules(task, has_memory=task in self.live.memory)
+        return rules_of_task(self.spec, task, has_memory=task in self.live.memory)
 
 
 def record_of(workflow: Object) -> JobRecord:
@@ -269,12 +263,11 @@ def record_of(workflow: Object) -> JobRecord:
     metadata = untrusted.sub(workflow, "metadata")
     labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
     link, given = chain.read(workflow), _alike(parameters.parameters(workflow))
-    dijob = untrusted.string(annotations.get(keys.DIJOB))
-    spec, live, asked, problem = Submitted(), Live(), Asked(), ""
+    job, live, asked, problem = NOTHING, Live(), Asked(), ""
     try:
         parameters.check_bytes(given)
-        spec = parameters.read_dijob(dijob)
-        tasks = tuple(task.name for task in spec.tasks)
+        job = stored.read_job(annotations.get(keys.DIJOB))
+        tasks = tuple(task.name for task in job.spec.tasks)
         live = parameters.live_of(given, tasks, is_continued=bool(link.continued_in))
         asked = parameters.asked_of(given, annotations.get(keys.BOUNDS), tasks)
     except parameters.TooLargeParametersError as error:
@@ -285,21 +278,21 @@ def record_of(workflow: Object) -> JobRecord:
     return JobRecord(
         Identity.of(workflow),
         link,
-        _terms(labels, spec),
-        spec,
+        _terms(labels, job.spec),
+        job,
         # The submitted DIJob takes precedence over the labels that repeat parts of it for `kubectl get -l`, except for
         # the queue, which may be changed by its label while the job waits.
         Wishes(
             asked.desired,
             asked.bounds,
-            untrusted.string(labels.get(keys.QUEUE), most=keys.LABEL_LIMIT) or spec.queue,
+            untrusted.string(labels.get(keys.QUEUE), most=keys.LABEL_LIMIT) or job.spec.queue or "",
             is_suspended,
             _requests(annotations),
         ),
         live,
         _notes(annotations),
         argo,
-        texts=_texts(annotations, given, dijob, asked.profilings),
+        texts=_texts(annotations, given, asked.profilings),
         problem=problem,
         complaints=asked.complaints,
     )
@@ -311,7 +304,7 @@ def _alike(pairs: Pairs) -> Pairs:
     return pairs
 
 
-def _terms(labels: Object, spec: Submitted) -> Terms:
+def _terms(labels: Object, spec: StoredSpec) -> Terms:
     is_read = bool(spec.tasks)
     given = untrusted.string(labels.get(keys.PRIORITY), most=keys.LABEL_LIMIT) or "normal"
     return _same_terms(
@@ -344,11 +337,10 @@ def _argo(workflow: Object, given: Pairs) -> tuple[Argo, bool]:
     return found, is_suspended and not awaits
 
 
-def _texts(annotations: Object, given: Pairs, dijob: str, profilings: str) -> Texts:
+def _texts(annotations: Object, given: Pairs, profilings: str) -> Texts:
     named = annotations.get(keys.APPLICATION)
     return Texts(
         given,
-        dijob,
         profilings,
         check_text=untrusted.string(annotations.get(keys.NODE_CHECK), most=LONGEST_CHECKS + 1),
         description=untrusted.string(annotations.get(keys.DESCRIPTION), most=LONGEST_DESCRIPTION),

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow.common import keys
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_PORTS, MOST_REPLICAS, MOST_WORKFLOW_BYTES
 from diflow.record import untrusted
 from diflow.record.argo import nodes
 from diflow.record.parameters import MOST_ROUNDS, parameters
-from diflow.record.patches import FIRST_ROUND, canonical_json, live, merged
+from diflow.record.patches import FIRST_ROUND, live, merged
 
 Json = dict[str, Any]
 Object = Mapping[str, Any]

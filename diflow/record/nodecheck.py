@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from diflow.common.limits import MOST_REPLICAS
+from diflow.common.memo import MIB, remembered
 from diflow.record import untrusted
 from diflow.record.exclusions import Exclusion, Exclusions
-from diflow.record.memo import MIB, remembered
 
 FIGURES: Final[Mapping[str, tuple[str, float]]] = {
     "product": ("seconds for a matrix product", 0.0),

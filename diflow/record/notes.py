@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_REPLICAS
 from diflow.record import untrusted
-from diflow.record.patches import canonical_json
 
 KEYS_KEPT: Final = 64
 _LONGEST: Final = 65_536  # of the text; what the server writes stays below 8 KiB

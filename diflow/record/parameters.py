@@ -16,30 +16,19 @@ tail, and every reader shows that number.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 from diflow.common import keys
-from diflow.common.deadlines import Deadlines
 from diflow.common.errors import InvalidError
-from diflow.common.limits import (
-    MOST_BACKOFF_LIMIT,
-    MOST_HEALTH_SECONDS,
-    MOST_MANIFEST_BYTES,
-    MOST_REPLICAS,
-    MOST_TASKS,
-    MOST_WORKFLOW_BYTES,
-)
-from diflow.dijob.failurepolicy import GivenRule, PolicyError
-from diflow.dijob.failurepolicy import parse as parse_policy
+from diflow.common.limits import MOST_REPLICAS, MOST_WORKFLOW_BYTES
+from diflow.common.memo import MIB, remembered
+from diflow.dijob import stored
+from diflow.dijob.memory import MOST_MIB
 from diflow.record import untrusted
-from diflow.record.argo.failures import ALWAYS, Rules, rules_of
 from diflow.record.live import Live
-from diflow.record.memo import MIB, remembered
-from diflow.record.memory import MOST_MIB
 from diflow.record.patches import NOT_ADMITTED, live, merged
 
 Object = Mapping[str, Any]
@@ -48,22 +37,17 @@ _Fields = dict[str, Any]
 
 ADMITTED: Final = '{"until":0}'
 """The parameter `places` when it holds for no pod any more."""
-DEFAULT_BACKOFF: Final = 3
 LONGEST_PROFILINGS: Final = 65_536
 """Characters of a job's reports: twice what the server writes."""
 MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
 _MOST_RELEASED: Final = 100_000
-# Of opening brackets: `granted` has a mapping for each round; reports have one for each rank, and a list for each row;
-# a manifest has what fits into its characters, with those in scripts.
+# Of opening brackets: `granted` has a mapping for each round; reports have one for each rank, and a list for each row.
 _MOST_OF_LIVE: Final = MOST_ROUNDS + untrusted.FEW
 _MOST_OF_REPORTS: Final = 8_000
-_MOST_OF_MANIFEST: Final = MOST_MANIFEST_BYTES // 3
 _LIVE: Final = (keys.PARAM_ROUNDS, keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_RELEASED)
-_BEFORE_METADATA: Final = f'{{"apiVersion":"{keys.API_VERSION}","kind":"{keys.KIND}","metadata":'
 _LONGEST_WHY: Final = 2000
 _INCARNATION: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
-_TASK: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _REPLICA: Final = re.compile(r"([1-9][0-9]{0,8})/([a-z0-9-]{1,63})/([0-9]{1,6})", re.ASCII)
 _RELEASED: Final = re.compile(r"[1-9][0-9]{0,8}/([0-9]{1,9}|[a-z0-9-]{1,63}/[0-9]{1,6}(\.[1-9][0-9]{0,8})?)", re.ASCII)
 
@@ -83,55 +67,6 @@ class Decision:
 
 
 _UNDECIDED: Final = Decision()
-
-
-@dataclass(frozen=True, slots=True)
-class TaskState:
-    """One task as submitted: `low` and `high` are its minReplicas and maxReplicas, if set. `main`: the name of its main
-    container, if the job has a failure policy."""
-
-    name: str
-    replicas: int
-    low: int | None = None
-    high: int | None = None
-    main: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A DIJob as it was submitted, without its templates.
-
-    `failures`: the rules of its failure policy, None without one; `checks_nodes`: its node check has a command of the
-    user's; `has_allocator`: it was submitted to be placed by the allocator. `deadlines`: how long its replicas may be
-    quiet, None if it does not ask for that.
-    """
-
-    tasks: tuple[TaskState, ...] = ()
-    backoff_limit: int = DEFAULT_BACKOFF
-    is_preemptible: bool = False
-    priority: str = "normal"
-    queue: str = ""
-    failures: tuple[GivenRule, ...] | None = None
-    has_allocator: bool = False
-    checks_nodes: bool = False
-    deadlines: Deadlines | None = None
-
-    @property
-    def has_rules(self) -> bool:
-        """Failures have consequences: it has a failure policy, or a node check of its own."""
-        return self.failures is not None or (self.checks_nodes and self.has_allocator)
-
-    def rules(self, task: str, *, has_memory: bool) -> Rules:
-        """What follows when a replica of a task fails. `has_memory`: it may get more memory."""
-        if not self.has_rules:
-            return ALWAYS
-        return rules_of(
-            self.failures,
-            has_allocator=self.has_allocator,
-            has_memory=has_memory,
-            main=next((found.main for found in self.tasks if found.name == task), ""),
-            checks_nodes=self.checks_nodes,
-        )
 
 
 class TooLargeParametersError(InvalidError):
@@ -191,108 +126,6 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else untrusted.string(str(value))
 
 
-def read_dijob(dijob: str) -> Submitted:
-    """Raises InvalidError."""
-    found = split_manifest(dijob)
-    # A user's jobs often differ in their names alone: what is read here is read once for equal specs.
-    return _read_manifest(dijob if found is None else f'{{"spec":{found[1]}}}')
-
-
-def split_manifest(text: str) -> tuple[Mapping[str, Any], str] | None:
-    """(the metadata, the spec as JSON text) of a manifest as diflow writes it; None for any other text.
-
-    The spec is not parsed. If it is valid JSON, both are what parsing the whole text gives.
-    """
-    if len(text) > MOST_MANIFEST_BYTES or not text.startswith(_BEFORE_METADATA) or not text.endswith("}"):
-        return None
-    # A quotation mark in a JSON string is escaped, so this is no part of one.
-    metadata, found, spec = text[len(_BEFORE_METADATA) : -1].partition(',"spec":')
-    if not found:
-        return None
-    try:
-        parsed = untrusted.load(metadata)
-    except ValueError:
-        return None
-    return (parsed, spec) if isinstance(parsed, dict) else None
-
-
-@remembered(most_bytes=32 * MIB)
-def _read_manifest(dijob: str) -> Submitted:
-    """Raises InvalidError."""
-    if len(dijob.encode(errors="replace")) > 2 * MOST_MANIFEST_BYTES:
-        raise InvalidError(f"the annotation {keys.DIJOB} is larger than that of any job that diflow makes")
-    try:
-        manifest = untrusted.load(dijob, most_brackets=_MOST_OF_MANIFEST)
-    except ValueError:
-        raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
-    spec = untrusted.sub(manifest, "spec")
-    given = spec.get("tasks")
-    if isinstance(given, list):
-        if len(given) > MOST_TASKS:
-            raise InvalidError(
-                f"the annotation {keys.DIJOB} is not what diflow wrote: it says {len(given):,} tasks, and a job may "
-                f"have {MOST_TASKS}"
-            )
-        replicas = (task.get("replicas") for task in given if isinstance(task, dict))
-        _check_size(replicas, what=f"the annotation {keys.DIJOB}")
-    out: list[TaskState] = []
-    for i, item in enumerate(given if isinstance(given, list) else []):
-        name = untrusted.sub({"task": item}, "task").get("name") or untrusted.sub({"task": item}, "task").get("type")
-        if not isinstance(name, str) or not _TASK.fullmatch(name) or any(task.name == name for task in out):
-            raise _no_job(f"spec.tasks[{i}].name")
-        counts = [item.get("replicas", 1), item.get("minReplicas"), item.get("maxReplicas")]
-        if not _is_count(counts[0]) or not all(n is None or _is_count(n) for n in counts[1:]):
-            raise _no_job(f"spec.tasks[{i}].replicas")
-        main = _main(item) if spec.get("failurePolicy") is not None else ""
-        out.append(TaskState(name, counts[0], counts[1], counts[2], main))
-    if not out:
-        raise _no_job("spec.tasks")
-    backoff = spec.get("backoffLimit", DEFAULT_BACKOFF)
-    if not untrusted.is_count(backoff, least=0, most=MOST_BACKOFF_LIMIT):
-        raise _no_job("spec.backoffLimit")
-    priority = spec.get("priority", "normal")
-    if not isinstance(priority, str) or priority not in keys.WORKFLOW_PRIORITIES:
-        raise _no_job("spec.priority")
-    preemptible = spec.get("preemptible", False)
-    if not isinstance(preemptible, bool):
-        raise _no_job("spec.preemptible")
-    try:
-        given = None if spec.get("failurePolicy") is None else parse_policy(spec["failurePolicy"])
-    except PolicyError as error:
-        raise _no_job(f"spec.failurePolicy{f'.{error.path}' if error.path else ''}") from None
-    queue = untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT)
-    return Submitted(
-        tuple(out),
-        backoff,
-        preemptible,
-        priority,
-        queue,
-        failures=given,
-        has_allocator=spec.get("scheduling") == "gang",
-        checks_nodes=untrusted.sub(spec, "nodeCheck").get("command") is not None,
-        deadlines=_deadlines(spec["health"]) if isinstance(spec.get("health"), dict) else None,
-    )
-
-
-def _deadlines(health: Object) -> Deadlines:
-    """An invalid deadline is replaced by the default. Here deadlines only affect when the server writes."""
-    names = {"heartbeat": "heartbeatSeconds", "progress": "progressSeconds", "first_progress": "firstProgressSeconds"}
-    given = {name: health.get(field) for name, field in names.items()}
-    valid = {name: n for name, n in given.items() if untrusted.is_count(n, least=0, most=MOST_HEALTH_SECONDS)}
-    return Deadlines(**{name: float(n) or math.inf for name, n in valid.items()})
-
-
-def _main(task: Object) -> str:
-    """The name of the main container of a task: `di-container`, or that of the first one."""
-    containers = untrusted.mappings(untrusted.sub(task, "template", "spec").get("containers"))
-    found = [untrusted.string(container.get("name"), most=keys.LABEL_LIMIT) for container in containers]
-    return keys.MAIN_CONTAINER if keys.MAIN_CONTAINER in found else found[0] if found else ""
-
-
-def _no_job(path: str) -> InvalidError:
-    return InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({path})")
-
-
 def live_of(given: Pairs, tasks: tuple[str, ...], *, is_continued: bool) -> Live:
     """The parameters that only the allocator writes, of a job with these tasks. `is_continued`: the job goes on in
     another Workflow. Raises InvalidError if they were edited."""
@@ -345,9 +178,9 @@ def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> Live:
 
 def submitted_replicas(head: Object) -> dict[str, int]:
     """The replicas by task as submitted, from a Workflow's metadata; none if its DIJob is unreadable."""
-    dijob = untrusted.string(untrusted.sub(head, "metadata", "annotations").get(keys.DIJOB))
+    dijob = untrusted.sub(head, "metadata", "annotations").get(keys.DIJOB)
     try:
-        return {task.name: task.replicas for task in read_dijob(dijob).tasks}
+        return {task.name: task.replicas for task in stored.read_job(dijob).spec.tasks}
     except InvalidError:
         return {}
 

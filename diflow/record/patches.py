@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from diflow.common import keys
+from diflow.common.jsontext import canonical_json
 
 FIRST_ROUND = "1"
 NOT_ADMITTED = "{}"
 """The parameter `places` of a job that was never admitted. It has no pods while its Workflow is suspended."""
-
-
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-
-
-def canonical_json(data: Any) -> str:
-    """Plain data as JSON without spaces, in the order given: equal data gives equal bytes."""
-    return _ENCODER.encode(data)
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:

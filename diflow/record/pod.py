@@ -11,12 +11,12 @@ from itertools import islice
 from typing import Any, Final
 
 from diflow.common import keys, limits, quantities
+from diflow.common.memo import MIB, remembered
 from diflow.record import untrusted
 from diflow.record.argo.failures import MAIN
 from diflow.record.argo.node_names import NodeName, parse
 from diflow.record.argo.nodes import owner_of
 from diflow.record.identity import Identity
-from diflow.record.memo import MIB, remembered
 
 _LONGEST_REASON: Final = 60
 _LONGEST_NAME: Final = 63
@@ -97,7 +97,7 @@ def pod_record_of(obj: Mapping[str, Any]) -> PodRecord:
         gates=tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or []),
         is_terminating=bool(metadata.get("deletionTimestamp")),
         is_stopping=(spec.get("activeDeadlineSeconds") or 2) <= 1,
-        request=_shared(quantities.of_pod(spec)),
+        request=shared(quantities.of_pod(spec)),
         nodes=_kept(annotations.get(keys.NODES), place),
         rank=_kept(annotations.get(keys.RANK), place),
         replicas=_kept(annotations.get(keys.REPLICAS), place),
@@ -167,7 +167,7 @@ def _interned(items: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
     return dict(items)
 
 
-def _shared(values: Mapping[str, int]) -> Mapping[str, int]:
+def shared(values: Mapping[str, int]) -> Mapping[str, int]:
     """One shared object for all equal requests."""
     return _interned(tuple(sorted(values.items())))
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from diflow.common import keys
 from diflow.dijob.model import MONITOR_RESOURCES, DIJob, NodeCheck
-from diflow.dijob.rules.podrules import work_container
+from diflow.dijob.pods import work_container
 from diflow.dijob.settings import RenderSettings
 
 Json = dict[str, Any]

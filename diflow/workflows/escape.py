@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from diflow.record.patches import canonical_json
+from diflow.common.jsontext import canonical_json
 
 _OPEN = "{{"
 # Characters that JSON allows unescaped, but YAML 1.1, as which Argo reads the patch, does not everywhere.

@@ -25,12 +25,14 @@ from pydantic import BaseModel
 
 from diflow.common import keys, limits
 from diflow.common.errors import InvalidError
-from diflow.dijob.model import CleanPodPolicy, DIJob, Priority
+from diflow.common.jsontext import canonical_json
+from diflow.dijob.model import CleanPodPolicy, DIJob
 from diflow.dijob.settings import RenderSettings, render_settings
+from diflow.dijob.stored import Priority
 from diflow.dijob.yamltext import dump_yaml
 from diflow.record.argo.failures import Rules
 from diflow.record.argo.node_names import dag_task
-from diflow.record.patches import canonical_json, initial
+from diflow.record.patches import initial
 from diflow.version import __version__
 from diflow.workflows import expressions as expr
 from diflow.workflows.pods import (

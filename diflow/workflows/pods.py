@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError
+from diflow.common.jsontext import canonical_json
+from diflow.dijob import memory
 from diflow.dijob.model import DIJob, Task
+from diflow.dijob.pods import work_container
 from diflow.dijob.rules import ditask
-from diflow.dijob.rules.podrules import work_container
 from diflow.dijob.settings import RenderSettings
-from diflow.record import memory
 from diflow.record.argo.failures import Rules, rules_of
-from diflow.record.patches import canonical_json
 from diflow.workflows import expressions as expr
 from diflow.workflows.beside import monitored, node_check
 from diflow.workflows.escape import Template, has_template, patch_json
@@ -176,7 +176,7 @@ def task_rules(job: DIJob, index: int, settings: RenderSettings) -> Rules:
         return rules_of(None)
     task = job.tasks[index]
     return rules_of(
-        job.failure_policy.given() if job.failure_policy is not None else None,
+        job.failure_policy.stored() if job.failure_policy is not None else None,
         checks_nodes=checks_nodes,
         has_allocator=job.scheduling == "gang",
         has_memory=memory_of(task, settings) > 0,

@@ -13,9 +13,9 @@ from hera.workflows import models as m
 
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError
+from diflow.common.jsontext import canonical_json
 from diflow.dijob.settings import RenderSettings, render_settings
 from diflow.dijob.yamltext import dump_yaml
-from diflow.record.patches import canonical_json
 from diflow.version import __version__
 from diflow.workflows.pods import ARGO_INIT, ARGO_WAIT, CONFINED, pod_security
 from diflow.workflows.schedule import check_schedule, check_timezone

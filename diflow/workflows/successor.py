@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError
+from diflow.common.jsontext import canonical_json
 from diflow.record import chain
-from diflow.record.patches import canonical_json
 from diflow.record.status.observe import observe
 from diflow.record.status.status import derive_seen
 from diflow.record.untrusted import whole_text

@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 from hera.workflows import models as m
 
 from diflow.common import keys
+from diflow.common.jsontext import canonical_json
 from diflow.dijob.model import DIJob, Task
 from diflow.dijob.settings import RenderSettings, render_settings
 from diflow.record.argo.node_names import dag_task
 from diflow.record.modules import ADDED, AGGREGATOR, COLLECTOR, COORDINATOR, DDP_LEARNER, LEARNER, MASTER_PORT, PORTS
-from diflow.record.patches import FIRST_ROUND, canonical_json, initial
+from diflow.record.patches import FIRST_ROUND, initial
 from diflow.version import __version__
 from diflow.workflows import expressions as expr
 from diflow.workflows.escape import Template

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from msgspec import structs
 
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
 from diflow.common import keys
 from diflow.common.predicates import Where
+from diflow.dijob.stored import FailurePolicy, StoredTask
 from diflow.record.allocation import Allocation
 from diflow.record.argo.node_names import parse
 from diflow.record.argo.tree import Tree
@@ -18,7 +21,6 @@ from diflow.record.identity import Identity
 from diflow.record.job import Argo, JobRecord, Needs, Notes, Role, Terms, Texts, Wishes
 from diflow.record.live import Live
 from diflow.record.node import NodeRecord
-from diflow.record.parameters import Submitted, TaskState
 from diflow.record.pod import PodRecord
 
 NOW = 1_000_000.0
@@ -46,7 +48,7 @@ def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fie
     state |= {name: fields.pop(name) for name in _LIVE & fields.keys()}
     given: dict[str, Any] = {
         "roles": roles,
-        "tasks": tuple(TaskState(r.name, r.submitted) for r in roles),
+        "tasks": tuple(StoredTask(name=r.name, replicas=r.submitted) for r in roles),
         "live": Live(**state),
         "allocation": None if nodes is None else Allocation(current, nodes, since=NOW - 1000, first=NOW - 1000),
         "parameters": (
@@ -63,32 +65,37 @@ def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fie
 
 _GROUPS = {
     field.name: group
-    for group, kind in {
-        "chain": Chain, "terms": Terms, "spec": Submitted, "wishes": Wishes, "notes": Notes, "argo": Argo,
-        "needs": Needs, "texts": Texts,
-    }.items()
+    for group, kind in (
+        ("chain", Chain), ("terms", Terms), ("wishes", Wishes), ("notes", Notes), ("argo", Argo), ("needs", Needs),
+        ("texts", Texts),
+    )
     for field in dataclasses.fields(kind)
-    if (group, field.name) not in {("spec", "is_preemptible"), ("spec", "priority"), ("spec", "queue")}
 }  # fmt: skip
+_OF_SPEC = frozenset({"tasks", "backoff_limit", "node_check", "start_deadline_seconds", "failure_policy"})
 
 
 def changed(record: JobRecord, **fields: Any) -> JobRecord:
-    """The record with these fields of its groups, or of its own. `health` is the spec's, `health_state` the note;
-    `has_ended` and `is_stopping` are what Argo says then; `name` is the job's."""
-    for name, value in fields.items():
-        if name == "has_ended":
-            name, value = "phase", "Succeeded" if value else ""  # noqa: PLW2901
-        elif name == "is_stopping":
-            name, value = "shutdown", "Stop" if value else ""  # noqa: PLW2901
-        elif name == "name":
-            name, value = "job", "" if value == record.identity.name else value  # noqa: PLW2901
-        elif name == "has_policy":
-            name, value = "failures", () if value else None  # noqa: PLW2901
-        group = {"health": "needs", "health_state": "notes"}.get(name) or _GROUPS.get(name)
-        name = "health" if name == "health_state" else name  # noqa: PLW2901
-        part = value if group is None else dataclasses.replace(getattr(record, group), **{name: value})
-        record = dataclasses.replace(record, **{group or name: part})
+    """The record with these fields of its groups, of its spec, or of its own. `has_ended` and `is_stopping` are what
+    Argo says then, and `health_state` is the note; `name` is the job's."""
+    for given, value in fields.items():
+        name, value = _ALIASES.get(given, lambda found: (given, found))(value)  # noqa: B023, PLW2901
+        group = _GROUPS.get(name)
+        if name in _OF_SPEC:
+            spec = structs.replace(record.spec, **{name: value})
+            record = dataclasses.replace(record, submitted=dataclasses.replace(record.submitted, spec=spec))
+        else:
+            part = value if group is None else dataclasses.replace(getattr(record, group), **{name: value})
+            record = dataclasses.replace(record, **{group or name: part})
     return record
+
+
+_ALIASES: Mapping[str, Callable[[Any], tuple[str, Any]]] = {
+    "has_ended": lambda value: ("phase", "Succeeded" if value else ""),
+    "is_stopping": lambda value: ("shutdown", "Stop" if value else ""),
+    "has_policy": lambda value: ("failure_policy", FailurePolicy() if value else None),
+    "health_state": lambda value: ("health", value),
+    "name": lambda value: ("job", value),
+}
 
 
 def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | None = None, **fields: Any) -> PodRecord:

@@ -11,7 +11,7 @@ from diflow import DIJob, InvalidError, Task
 from diflow.common import limits as limits_
 from diflow.jobs.replica_ranges import check_size
 from diflow.workflows import render
-from tests.builders import job, task, template
+from tests.builders import job, stored, task, template
 
 
 def why(*tasks: Task, **fields: Any) -> InvalidError:
@@ -75,10 +75,10 @@ def test_a_pod_whose_containers_all_list_the_hosts_of_each_task_must_still_fit()
 def test_the_lists_of_hosts_do_not_get_shorter_when_a_running_job_grows() -> None:
     small = job(task("none", name="w" * 20), name="j" * 30)
     with pytest.raises(InvalidError, match="bytes of host names"):
-        check_size(small, desired={"w" * 20: 1_800}, bounds={}, namespace="default", path="--replicas")
-    check_size(small, desired={"w" * 20: 900}, bounds={}, namespace="default", path="--replicas")
+        check_size(stored(small), desired={"w" * 20: 1_800}, bounds={}, namespace="default", path="--replicas")
+    check_size(stored(small), desired={"w" * 20: 900}, bounds={}, namespace="default", path="--replicas")
     large = job(task("none", name="w" * 20, replicas=257), name="j" * 30)
-    check_size(large, desired={"w" * 20: 1_800}, bounds={}, namespace="default", path="--replicas")
+    check_size(stored(large), desired={"w" * 20: 1_800}, bounds={}, namespace="default", path="--replicas")
 
 
 def test_too_many_tasks() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from diflow import DIJob, Task
 from diflow.common.errors import InvalidError
-from diflow.dijob.failurepolicy import GivenRule
+from diflow.dijob import stored
 from diflow.dijob.rules.failurerules import FailurePolicy, FailureRule, OnExitCodes
 from diflow.workflows import render
 from tests.builders import job, task
@@ -41,7 +41,7 @@ def test_a_policy_comes_back_from_its_own_manifest() -> None:
 def test_it_can_be_made_of_models() -> None:
     rule = FailureRule(action="Count", on_exit_codes=OnExitCodes(operator="In", values=(3,)))
     policy = FailurePolicy(rules=(rule,))
-    assert policy.given() == (GivenRule("Count", "In", (3,)),)
+    assert policy.stored().rules == (stored.FailureRule("Count", stored.OnExitCodes("In", (3,))),)
     assert job(task(), failure_policy=policy).failure_policy == policy
     with pytest.raises(InvalidError, match="0 is no failure"):
         FailurePolicy(rules=(FailureRule(action="Count", on_exit_codes=OnExitCodes(operator="In", values=(0,))),))

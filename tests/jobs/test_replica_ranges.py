@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from diflow import DIJob, InvalidError, Task
+from diflow import InvalidError, Task
+from diflow.dijob.stored import StoredSpec
 from diflow.jobs.replica_ranges import asked, with_bounds, with_number
-from tests.builders import job, template
+from tests.builders import job, stored, template
 
 
-def units(*, preemptible: bool = True, **fields: int) -> DIJob:
-    return job(Task(name="w", replicas=4, node_unit=2, template=template(), **fields), preemptible=preemptible)
+def units(*, preemptible: bool = True, **fields: int) -> StoredSpec:
+    made = job(Task(name="w", replicas=4, node_unit=2, template=template(), **fields), preemptible=preemptible)
+    return stored(made).spec
 
 
 def test_the_only_task_of_a_preemptible_job_scales_from_one_unit() -> None:

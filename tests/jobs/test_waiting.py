@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task
-from diflow.allocator.watch import waiting_records
 from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
 from diflow.jobs import lookup, waiting
@@ -277,48 +276,10 @@ def test_a_brief_list_shows_of_a_gang_that_waits_what_its_whole_workflow_shows(
     assert listed[0] == listed[1]
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {},
-        {"annotations": {keys.DECISION: DECISION, keys.DESCRIPTION: "waits"}},
-        {"annotations": {keys.DECISION: "{", keys.DESCRIPTION: "x" * 5000}},
-        {"annotations": {keys.HELD: "true"}},
-        {"annotations": {keys.BOUNDS: '{"collector":{"min":1,"max":5}}'}},
-        {"annotations": {keys.REQUESTED: "{"}},
-        {"annotations": {keys.CONTINUED_IN: "other"}},
-        {"annotations": {keys.DIJOB: "{"}},
-        {"annotations": {keys.DIJOB: '{"spec":{"tasks":[{"name":"A b","replicas":1}]}}'}},
-        {"labels": {keys.CHAIN: "first", keys.QUEUE: "blue"}},
-        {"labels": {keys.PREEMPTIBLE: "false"}},
-    ],
-)
-def test_a_record_is_the_same_after_other_gangs_were_read(metadata: dict[str, Any]) -> None:
-    read = waiting_records.reader()
-    heads = [head(submitted("first"))]
-    for name in ("other", "third", "longer-name"):
-        heads.append(head(submitted(name, **metadata)))
-        heads[-1]["metadata"] |= {"uid": name, "resourceVersion": name, "creationTimestamp": "2026-11-21T10:00:00Z"}
-    for found in (*heads, *heads):
-        assert read(found) == planning_record_of(from_metadata(found))
-
-
 @pytest.mark.parametrize("name", ["Other", "oth r", "other\\n", "-othe"])
 def test_a_job_of_an_invalid_name_is_held_after_an_equal_one_was_read(name: str) -> None:
-    read = waiting_records.reader()
     valid, edited = head(submitted("other")), head(submitted("other"))
     annotations = edited["metadata"]["annotations"]
     annotations[keys.DIJOB] = annotations[keys.DIJOB].replace('"name":"other"', f'"name":"{name}"')
-    assert not read(valid).problem
-    assert read(edited).problem == planning_record_of(from_metadata(edited)).problem != ""
-
-
-@pytest.mark.parametrize("hostile", [{}, {"metadata": []}, {"metadata": {"annotations": 7}}, {"metadata": {}}])
-def test_metadata_of_another_form_is_read_as_before(hostile: dict[str, Any]) -> None:
-    def result(read: Any) -> Any:
-        try:
-            return read(hostile)
-        except Exception as error:
-            return repr(error)
-
-    assert result(waiting_records.reader()) == result(lambda found: planning_record_of(from_metadata(found)))
+    assert not planning_record_of(from_metadata(valid)).problem
+    assert "(metadata.name)" in planning_record_of(from_metadata(edited)).problem

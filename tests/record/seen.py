@@ -233,7 +233,7 @@ class SeenJob:
         manifest = {
             "apiVersion": "diengine.opendilab.org/v2alpha1",
             "kind": "DIJob",
-            "metadata": {"name": self.name},
+            "metadata": {"name": self.name.partition(".")[0]},
             "spec": {
                 "backoffLimit": self.backoff_limit,
                 "preemptible": self.preemptible,

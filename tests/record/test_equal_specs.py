@@ -9,50 +9,16 @@ import pytest
 
 from diflow.common import keys
 from diflow.common.errors import InvalidError
-from diflow.common.limits import MOST_MANIFEST_BYTES
+from diflow.common.jsontext import canonical_json
 from diflow.dijob.model import DIJob, read_annotation
+from diflow.dijob.stored import read_job
 from diflow.record.job import JobRecord, record_of
-from diflow.record.parameters import split_manifest
-from diflow.record.patches import canonical_json
 from diflow.record.waiting import from_metadata
 from tests.builders import job
 
 
 def written(**fields: Any) -> str:
     return canonical_json(job(**fields).to_manifest())
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"labels": {"spec": "x", "team": "a"}},
-        {"annotations": {"note": 'say ,"spec":{"tasks":[]}'}},
-        {"namespace": "team-a", "queue": "research"},
-    ],
-)
-def test_the_parts_are_those_of_the_whole(fields: dict[str, Any]) -> None:
-    text = written(**fields)
-    found = split_manifest(text)
-    if found is not None:  # a label `spec` ends the fast way
-        whole = json.loads(text)
-        assert (found[0], json.loads(found[1])) == (whole["metadata"], whole["spec"])
-    assert read_annotation(text) == DIJob.from_manifest(json.loads(text))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: " " + text,
-        lambda text: text.replace('"kind":"DIJob"', '"kind":"Job"'),
-        lambda text: text.replace(',"spec":', ',"Spec":'),
-        lambda text: text.replace('"metadata":{', '"metadata":[{'),
-        lambda text: text.replace('"metadata":{', '"metadata":{"labels":{"a":"' + "x" * MOST_MANIFEST_BYTES + '"},'),
-    ],
-)
-def test_other_texts_are_not_split(change: object) -> None:
-    assert callable(change)
-    assert split_manifest(change(written())) is None
 
 
 def test_a_second_metadata_or_rubbish_after_the_spec_is_not_read_as_a_job() -> None:
@@ -67,7 +33,7 @@ def test_a_second_metadata_or_rubbish_after_the_spec_is_not_read_as_a_job() -> N
 def test_jobs_of_equal_specs_keep_their_names() -> None:
     first, second, longer = (read_annotation(written(name=name)) for name in ("one", "two", "three"))
     assert (first.name, second.name, longer.name) == ("one", "two", "three")
-    assert first.tasks is second.tasks
+    assert read_job(written(name="one")).spec is read_job(written(name="two")).spec
     assert second == DIJob.from_manifest(json.loads(written(name="two")))
 
 

@@ -12,20 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow.dijob.failurepolicy import (
-    ACTIONS,
-    MOST_CODES,
-    MOST_CONDITIONS,
-    MOST_RULES,
-    OPERATORS,
-    GivenRule,
-    PolicyError,
-    parse,
-)
+from diflow.common.errors import InvalidError
+from diflow.common.limits import MOST_CODES, MOST_POD_CONDITIONS, MOST_RULES
+from diflow.dijob.memory import after_out_of_memory, of_container, with_memory
+from diflow.dijob.rules import failurerules as spec
+from diflow.dijob.stored import ACTIONS, DISRUPTION, OPERATORS, FailurePolicy, FailureRule, OnExitCodes, OnPodCondition
+from diflow.dijob.stored import failure_policy as parse
 from diflow.record.argo.failures import ALWAYS, Rules, reason_of, rules_of
 from diflow.record.argo.nodes import nodes
 from diflow.record.job import JobRecord, record_of
-from diflow.record.memory import after_out_of_memory, of_container, with_memory
 from diflow.workflows import expressions as expr
 from diflow.workflows import render
 from tests.builders import job, task
@@ -34,7 +29,7 @@ GIB = 1024
 
 
 def default(**options: bool) -> Rules:
-    return rules_of((), **{"has_allocator": True, "has_memory": True, "main": "di-container", **options})
+    return rules_of(FailurePolicy(), **{"has_allocator": True, "has_memory": True, "main": "di-container", **options})
 
 
 def main(code: int, reason: str = "Error") -> str:
@@ -176,10 +171,10 @@ INVALID: list[tuple[Any, str]] = [
     ({"rules": [on("Count", "Is", 1)]}, "rules[0].onExitCodes.operator"),
     ({"rules": [on("Count", "In")]}, "rules[0].onExitCodes.values"),
     ({"rules": [on("Count", "In", 0)]}, "rules[0].onExitCodes.values"),
-    ({"rules": [on("Count", "In", 256)]}, "rules[0].onExitCodes.values"),
-    ({"rules": [on("Count", "In", -1)]}, "rules[0].onExitCodes.values"),
+    ({"rules": [on("Count", "In", 256)]}, "rules[0].onExitCodes.values[0]"),
+    ({"rules": [on("Count", "In", -1)]}, "rules[0].onExitCodes.values[0]"),
     ({"rules": [on("Count", "In", 1, 1)]}, "rules[0].onExitCodes.values"),
-    ({"rules": [on("Count", "In", True)]}, "rules[0].onExitCodes.values"),
+    ({"rules": [on("Count", "In", True)]}, "rules[0].onExitCodes.values[0]"),
     ({"rules": [on("Count", "In", *range(1, 256), 1)]}, "rules[0].onExitCodes.values"),
     ({"rules": [on("Count", "In", 1, containerName="a' || true")]}, "rules[0].onExitCodes.containerName"),
     ({"rules": [on("Count", "In", 1, containerName="a\n")]}, "rules[0].onExitCodes.containerName"),
@@ -192,7 +187,7 @@ INVALID: list[tuple[Any, str]] = [
     ({"rules": [{"action": "Count", "onPodConditions": []}]}, "rules[0].onPodConditions"),
     ({"rules": [{"action": "MoreMemory", "onPodConditions": [{"type": "DisruptionTarget"}]}]}, "rules[0].action"),
     (
-        {"rules": [{"action": "Count", "onPodConditions": [{"type": "DisruptionTarget"}] * (MOST_CONDITIONS + 1)}]},
+        {"rules": [{"action": "Count", "onPodConditions": [{"type": "DisruptionTarget"}] * (MOST_POD_CONDITIONS + 1)}]},
         "rules[0].onPodConditions",
     ),
 ]
@@ -200,15 +195,18 @@ INVALID: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("policy", "path"), INVALID)
 def test_an_invalid_policy_is_refused_with_its_path(policy: Any, path: str) -> None:
-    with pytest.raises(PolicyError) as error:
+    with pytest.raises(InvalidError) as error:
         parse(policy)
+    assert error.value.path == path
+    with pytest.raises(InvalidError) as error:
+        spec.FailurePolicy.of(policy)
     assert error.value.path == path
 
 
 def test_the_rules_and_exit_codes_of_a_policy_are_bounded() -> None:
-    assert len(parse({"rules": [on("Count", "In", *range(1, 256))] * MOST_RULES})) == MOST_RULES
+    assert len(parse({"rules": [on("Count", "In", *range(1, 256))] * MOST_RULES}).rules) == MOST_RULES
     assert MOST_CODES == 255
-    with pytest.raises(PolicyError, match="21 rules, at most 20"):
+    with pytest.raises(InvalidError, match="21 rules, at most 20"):
         parse({"rules": [on("Count", "In", 1)] * (MOST_RULES + 1)})
 
 
@@ -221,19 +219,25 @@ def evaluated(expression: str, message: str) -> bool:
     return bool(eval(text, {"search": re.search, "message": message, "false": False}))
 
 
-names = st.sampled_from(["", "di-container", "main", "helper"])
+names = st.sampled_from([None, "di-container", "main", "helper"])
 _codes = st.integers(1, 6) | st.sampled_from([14, 134, 137, 143, 201, 247])
-given_rules = st.one_of(
-    st.builds(
-        GivenRule,
-        st.sampled_from(ACTIONS),
-        st.sampled_from(OPERATORS),
-        st.lists(_codes, min_size=1, max_size=3, unique=True)
-        .map(tuple),
-        names,
-    ),
-    st.builds(GivenRule, st.sampled_from([a for a in ACTIONS if a != "MoreMemory"])),
-)  # fmt: skip
+_on_codes = st.builds(
+    OnExitCodes,
+    st.sampled_from(OPERATORS),
+    st.lists(_codes, min_size=1, max_size=3, unique=True).map(tuple),
+    names,
+)
+_evicted = (OnPodCondition(DISRUPTION),)
+given_policies = st.builds(
+    FailurePolicy,
+    st.lists(
+        st.builds(FailureRule, st.sampled_from(ACTIONS), _on_codes)
+        | st.builds(
+            FailureRule, st.sampled_from([a for a in ACTIONS if a != "MoreMemory"]), st.none(), st.just(_evicted)
+        ),
+        max_size=4,
+    ).map(tuple),
+)
 messages = st.one_of(
     st.sampled_from([row[0] for row in ROWS]),
     st.builds(
@@ -248,19 +252,19 @@ messages = st.one_of(
 
 
 @pytest.mark.slow
-@given(st.lists(given_rules, max_size=4).map(tuple), messages, st.booleans(), st.booleans())
+@given(given_policies, messages, st.booleans(), st.booleans())
 @settings(max_examples=400)
 def test_argo_counts_what_the_readers_count(
-    policy: tuple[GivenRule, ...], message: str, has_allocator: bool, has_memory: bool
+    policy: FailurePolicy, message: str, has_allocator: bool, has_memory: bool
 ) -> None:
     made = rules_of(policy, has_allocator=has_allocator, has_memory=has_memory, main="di-container")
     assert evaluated(expr.is_uncounted(made), message) is not made.judge(message).is_counted
 
 
-@given(st.lists(given_rules, max_size=4).map(tuple), messages, st.booleans(), st.booleans())
+@given(given_policies, messages, st.booleans(), st.booleans())
 @settings(max_examples=400)
 def test_a_verdict_that_is_known_is_that_of_the_patterns(
-    policy: tuple[GivenRule, ...], message: str, has_allocator: bool, checks_nodes: bool
+    policy: FailurePolicy, message: str, has_allocator: bool, checks_nodes: bool
 ) -> None:
     found = rules_of(policy, has_allocator=has_allocator, main="di-container", checks_nodes=checks_nodes)
     for text in (message, f"{message}: pod deleted", message, f"{message}: a text"):
@@ -369,7 +373,7 @@ def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobRecord:
 
 def test_the_rules_of_a_job_are_read_from_its_workflow() -> None:
     made = state()
-    assert (made.spec.failures, made.spec.has_allocator) == ((), True)
+    assert (made.spec.failure_policy, made.spec.has_allocator) == (FailurePolicy(), True)
     assert (made.live.memory, made.problem) == ({"learner": 2048}, "")
     assert made.rules("learner").judge(main(247)).action == "MoreMemory"
     assert made.rules("other").judge(main(247)).action == "Count"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_HEALTH_RESTARTS, MOST_REPLICAS
 from diflow.record import health
 from diflow.record.health import LONGEST_WHY, HealthState, Stop, numbers, ranges
-from diflow.record.patches import canonical_json
 from diflow.record.status.status import derive
 from tests.record.seen import SeenJob
 

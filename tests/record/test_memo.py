@@ -10,7 +10,7 @@ import pytest
 
 from diflow.allocator.watch import records
 from diflow.common.errors import InvalidError
-from diflow.record.memo import remembered
+from diflow.common.memo import remembered
 from tests.record.hostile import Json, workflow
 
 

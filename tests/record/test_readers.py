@@ -162,7 +162,9 @@ def test_what_a_program_writes_into_its_message_does_not_change_what_counts(mess
 def test_the_annotation_of_a_job_larger_than_any_is_unreadable_and_quick() -> None:
     body = workflow()
     tasks = ",".join(f'{{"name":"t{i}","template":{{}}}}' for i in range(4000))
-    body["metadata"]["annotations"]["diflow/dijob"] = f'{{"spec":{{"tasks":[{tasks}]}}}}'
+    body["metadata"]["annotations"]["diflow/dijob"] = (
+        f'{{"kind":"DIJob","metadata":{{"name":"t"}},"spec":{{"tasks":[{tasks}]}}}}'
+    )
     assert "it says 4,000 tasks, and a job may have 40" in record_of(body).problem
     body["metadata"]["annotations"]["diflow/dijob"] = f'{{"spec":{{"tasks":[{{"name":"t"}}]}},"x":"{"x" * 200_000}"}}'
     assert "larger than that of any job" in record_of(body).problem

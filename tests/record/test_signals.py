@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diflow import DIJob, Task
-from diflow.allocator.reconcile.health import deadlines
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common.deadlines import Deadlines
 from diflow.common.limits import MOST_REPLICAS
+from diflow.dijob import stored
 from diflow.dijob.model import Health
 from diflow.record import signals, untrusted
 from diflow.record.job import record_of
@@ -104,8 +105,12 @@ def test_a_server_that_has_listened_all_the_time_knows_that_there_was_nothing_to
 )
 def test_the_server_reads_the_deadlines_that_the_allocator_judges_by(health: Health) -> None:
     made = render(DIJob(name="job", tasks=(Task(name="worker", template=template()),), health=health))
-    assert record_of(made).spec.deadlines == deadlines(health)
-    assert deadlines(Health()) == Deadlines()
+    given = (health.heartbeat_seconds, health.progress_seconds, health.first_progress_seconds)
+    expected = Deadlines(*(seconds or math.inf for seconds in given))
+    judged = planning_record_of(made).spec.health
+    assert judged is not None
+    assert record_of(made).spec.deadlines == judged.deadlines == expected
+    assert stored.Health().deadlines == Deadlines()
 
 
 def due(found: Signals | None, *began: float, **seconds: float) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.watch.records import _pod_of
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import quantities
 from diflow.dijob.model import Monitor, NodeCheck
 from diflow.version import __version__
+from diflow.workflows import render
 from diflow.workflows.pods import CONFINED
 from tests.builders import job, task
 from tests.workflows.test_render import env, made, made_containers, named, workflow
@@ -112,8 +113,7 @@ def test_a_monitor_leaves_what_the_user_has_chosen() -> None:
 
 def test_the_allocator_counts_what_the_monitor_requests() -> None:
     given = job(monitor=Monitor(), node_check=NodeCheck(), scheduling="gang")
-    expected, _, _ = _pod_of(given, 0)
-    alone, _, _ = _pod_of(job(), 0)
+    expected, alone = (planning_record_of(render(one)).needs.roles[0].request for one in (given, job()))
     assert (expected["cpu"], expected["memory"]) == (alone["cpu"] + 10, alone["memory"] + 64)
     spec = made(workflow(monitor=Monitor(), node_check=NodeCheck(), scheduling="gang"))["spec"]
     assert quantities.of_pod(spec) == expected

@@ -21,7 +21,6 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.units import in_units
 from diflow.allocator.run.control_channel import AllocatorStatus, home, read_status
 from diflow.allocator.settings import AllocatorSettings, allocator_settings
-from diflow.allocator.watch import waiting_records
 from diflow.allocator.watch.cluster_state import QUEUES_KEY, ClusterState, assemble
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
@@ -34,6 +33,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP
 from diflow.record.node import node_record_of
 from diflow.record.pod import pod_record_of
+from diflow.record.waiting import from_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def look(
     pods = [pod_record_of(pod) for pod in lists.pods.result()]
     jobs = waiting.each(
         cluster,
-        of_head=waiting_records.reader(),
+        of_head=lambda head: planning_record_of(from_metadata(head)),
         of_workflow=planning_record_of,
         labels=JOBS,
         everywhere=True,

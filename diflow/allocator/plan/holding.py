@@ -257,7 +257,7 @@ def _view(standing: Standing) -> JobView:
         restarts=at.moves if at else 0,
         placed=placed,
         profile=reports.profile(read.texts.profilings) if read.texts.profilings not in ("", "{}") else None,
-        required=read.needs.required,
+        required=read.spec.required,
     )
 
 

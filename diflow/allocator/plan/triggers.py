@@ -36,9 +36,9 @@ def _of_job(key: str, old: JobRecord | None, new: JobRecord | None, fraction: fl
         return f"{key} {'came' if new is not None else 'is gone'}"
     if old.has_ended != new.has_ended or old.is_stopping != new.is_stopping:
         return f"{key} ended"
-    asked = (old.needs.roles, old.needs.required, old.wishes.queue, old.notes.excluded) != (
+    asked = (old.needs.roles, old.spec.required, old.wishes.queue, old.notes.excluded) != (
         new.needs.roles,
-        new.needs.required,
+        new.spec.required,
         new.wishes.queue,
         new.notes.excluded,
     )

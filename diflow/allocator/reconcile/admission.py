@@ -38,13 +38,13 @@ def start_left(job: Job, capacity: FreeCapacity) -> float:
     read = job.read
     # A user who suspends a job that waits wants it to wait.
     if (
-        read.needs.start_deadline_seconds is None
+        read.spec.start_deadline_seconds is None
         or not read.argo.awaits_admission
         or read.wishes.is_suspended
         or read.placed
     ):
         return math.inf
-    return read.needs.start_deadline_seconds - capacity.age(job.created_seconds)
+    return read.spec.start_deadline_seconds - capacity.age(job.created_seconds)
 
 
 def admissions(job: Job, capacity: FreeCapacity) -> list[Write]:

@@ -17,12 +17,12 @@ import structlog
 from diflow.allocator.watch.job import Job
 from diflow.common import keys
 from diflow.common.errors import DiflowError, LostLeadershipError
+from diflow.common.jsontext import canonical_json
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE
 from diflow.kube.leader_election import Elector
 from diflow.record import untrusted
 from diflow.record.node import NodeRecord
-from diflow.record.patches import canonical_json
 
 MOST_SHARE: Final = 0.1
 """diflow cordons no node while this share of the nodes is cordoned, by diflow or by others."""

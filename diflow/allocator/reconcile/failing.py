@@ -17,7 +17,8 @@ from typing import Final
 
 from diflow.common import keys
 from diflow.common.words import counted, quantity
-from diflow.record import memory, nodecheck
+from diflow.dijob import memory
+from diflow.record import nodecheck
 from diflow.record.argo.tree import Ending
 from diflow.record.exclusions import MOST_EXCLUDED, Exclusions
 from diflow.record.job import JobRecord, Role
@@ -123,7 +124,7 @@ def _elsewhere(read: JobRecord, ending: Ending, draft: _Draft, now: float) -> st
     attempts = [ending.attempt]
     if is_of_node_check(ending):
         moves = nodecheck.moves(read.notes.excluded)
-        if read.needs.node_check is None or moves >= read.needs.node_check.max_moves:
+        if read.spec.node_check is None or moves >= read.spec.node_check.max_moves:
             return f"{_failed(ending)}: its gang was placed again as often as it may"
         attempts.append(nodecheck.move(moves + 1))
     if draft.excluded.is_full(now) and ending.host not in draft.excluded.at(now):

@@ -30,9 +30,8 @@ from diflow.allocator.write import patches
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
 from diflow.common import keys
-from diflow.common.deadlines import Deadlines
 from diflow.common.durations import timestamp
-from diflow.dijob.model import Health
+from diflow.dijob.stored import Health
 from diflow.record.health import HealthState, Stop
 
 LOOK_SECONDS: Final = 5.0
@@ -83,7 +82,7 @@ class HealthWatch:
         """Look, if it is time, and write what has changed. Returns whether something was written.
 
         While the allocator is paused, nothing is restarted."""
-        if not any(job.read.needs.health is not None for job in state.jobs.values()):
+        if not any(job.read.spec.health is not None for job in state.jobs.values()):
             self._tracks, self._has_jobs, self.counts, self.slow_nodes, self._announced = {}, False, {}, {}, frozenset()
             return False
         if self._has_jobs and self._clock() < self.due():
@@ -124,12 +123,12 @@ class HealthWatch:
             written = track.written if track is not None else -math.inf
             track = _Track(read.live.current, Samples(tasks), written=written)
         track.replicas = replicas = health_inputs.replicas_of(job)
-        inputs = (read.texts.profilings, read.needs.health, tuple(replica.pod for replica in replicas))
+        inputs = (read.texts.profilings, read.spec.health, tuple(replica.pod for replica in replicas))
         if track.inputs == inputs:
             return track
         track.inputs = inputs
         signals = health_inputs.signals_of(read.texts.profilings)
-        if signals is None or signals.round != read.live.current or read.needs.health is None:
+        if signals is None or signals.round != read.live.current or read.spec.health is None:
             track.verdict, track.heard = Verdict(), 0.0
             return track
         track.heard = float(signals.at)
@@ -140,7 +139,7 @@ class HealthWatch:
             signs,
             began,
             tasks,
-            deadlines(read.needs.health),
+            read.spec.health.deadlines,
             samples=track.samples,
             was_slow=frozenset(state.slow if state is not None and state.round == read.live.current else ()),
             done=health_inputs.done(replicas),
@@ -168,7 +167,7 @@ class HealthWatch:
             return None
 
     def _next_write(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
-        read, verdict, health = job.read, track.verdict, job.read.needs.health
+        read, verdict, health = job.read, track.verdict, job.read.spec.health
         assert health is not None
         before = read.notes.health or HealthState(read.live.current)
         if before.round != read.live.current:
@@ -227,18 +226,9 @@ class HealthWatch:
         self.slow_nodes = slow
 
 
-def deadlines(health: Health) -> Deadlines:
-    """The deadlines of a job; 0 is none."""
-    return Deadlines(
-        heartbeat=health.heartbeat_seconds or math.inf,
-        progress=health.progress_seconds or math.inf,
-        first_progress=health.first_progress_seconds or math.inf,
-    )
-
-
 def _is_judged(job: Job) -> bool:
     read = job.read
-    return read.needs.health is not None and not (job.is_over or read.wishes.is_suspended or read.argo.awaits_admission)
+    return read.spec.health is not None and not (job.is_over or read.wishes.is_suspended or read.argo.awaits_admission)
 
 
 def _names(job: Job) -> tuple[str, str]:
@@ -277,7 +267,7 @@ def _restart(job: Job, found: HealthState, track: _Track, *, now: float) -> Writ
     if at is None or read.argo.tree.failed(read.live.current):
         return None
     found = replace(found, restarts=found.restarts + 1, stop=None)
-    limit = read.needs.health.max_restarts if read.needs.health is not None else 0
+    limit = read.spec.health.max_restarts if read.spec.health is not None else 0
     text = f"{found.why}; restarted ({found.restarts} of {limit}, not counted in backoffLimit)"
     note = Note("Restarted", text, is_warning=True)
     found = replace(found, why=text, last=text, last_time=found.time)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from diflow.allocator.health.judging import Floats
 from diflow.allocator.health.verdict import Signs
 from diflow.allocator.watch.job import Job
+from diflow.common.memo import MIB, remembered
 from diflow.record import signals, untrusted
-from diflow.record.memo import MIB, remembered
 from diflow.record.pod import PodRecord
 from diflow.record.signals import NEVER, Signals
 

@@ -10,7 +10,7 @@ from diflow.allocator.health.verdict import Verdict
 from diflow.allocator.reconcile.health_inputs import Replica
 from diflow.common.durations import span
 from diflow.common.words import counted
-from diflow.dijob.model import Health
+from diflow.dijob.stored import Health
 
 _MOST_NAMED: Final = 4
 

@@ -36,7 +36,7 @@ class LeftOut:
 def left_out(job: Job, now: float) -> LeftOut | None:
     """What the check of the current round asks for; None if there is nothing to do."""
     read = job.read
-    limits = read.needs.node_check
+    limits = read.spec.node_check
     if (
         limits is None
         or read.notes.checks.round != read.live.current
@@ -64,7 +64,7 @@ def left_out(job: Job, now: float) -> LeftOut | None:
 def partial_at(read: JobRecord) -> float:
     """When the results of the current round are judged without those that are missing, in seconds since 1970; infinite
     if there are none."""
-    limits = read.needs.node_check
+    limits = read.spec.node_check
     if limits is None or read.notes.checks.round != read.live.current or not read.notes.checks.entries:
         return math.inf
     return nodecheck.partial_at(read.notes.checks, limits.timeout_seconds)
@@ -73,7 +73,7 @@ def partial_at(read: JobRecord) -> float:
 def misplaced(job: Job) -> list[PodRecord]:
     """Pods of a job that is not preemptible on nodes that its check found faulty, whose places were taken back."""
     read, at = job.read, job.read.current_allocation
-    if read.needs.node_check is None or read.terms.is_preemptible or at is None:
+    if read.spec.node_check is None or read.terms.is_preemptible or at is None:
         return []
     # Whether or not the exclusion still holds: the pod was to end when it was made.
     faulty = {entry.node for entry in read.notes.excluded.entries if nodecheck.numbers(entry)}

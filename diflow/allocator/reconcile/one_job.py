@@ -153,7 +153,7 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
     if read.terms.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
         return out + together
     moved = [] if read.terms.is_preemptible else _without_place(job, now)
-    if not moved and read.needs.node_check is not None:
+    if not moved and read.spec.node_check is not None:
         moved = _checked(job, now)
     if moved:
         return [*out, *moved]
@@ -239,7 +239,7 @@ def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) 
     the allocator may have been away or paused until then."""
     if start_left(job, capacity) > -planned_ago:
         return []
-    why = f"it has not started within {job.read.needs.start_deadline_seconds} s, its startDeadlineSeconds"
+    why = f"it has not started within {job.read.spec.start_deadline_seconds} s, its startDeadlineSeconds"
     return [stop(job.read, why, now=now)]
 
 
@@ -364,7 +364,7 @@ def _without_place(job: Job, now: float) -> list[Write]:
 def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
     """End the pods of silent and stalled replicas, as `health.py` has decided. Argo makes them again, which is not
     counted; they get their places back."""
-    health, found = job.read.needs.health, job.read.notes.health
+    health, found = job.read.spec.health, job.read.notes.health
     if health is None or health.action != "restart" or found is None or found.round != job.read.live.current:
         return []
     stop = found.stop

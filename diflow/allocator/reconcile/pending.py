@@ -36,8 +36,8 @@ _PAUSE_SECONDS: Final = (60.0, 1800.0)
 def limit(read: JobRecord, usual: float) -> float | None:
     """How many seconds a bound pod of the job may be pending; None without a limit. `usual`: for jobs that do not say
     it, 0 for none. Only preemptible jobs may be stopped or resized without having asked for it."""
-    if read.needs.pending_seconds is not None:
-        return read.needs.pending_seconds
+    if read.spec.pending_seconds is not None:
+        return read.spec.pending_seconds
     return usual if usual and read.terms.is_preemptible else None
 
 

@@ -28,7 +28,6 @@ from diflow.allocator.watch.records import application_of
 from diflow.common import keys
 from diflow.common.errors import ConflictError, DiflowError, LostLeadershipError, UnauthorizedError, UnavailableError
 from diflow.common.limits import MOST_APPLICATIONS_BYTES
-from diflow.dijob.model import read_annotation
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
@@ -209,7 +208,7 @@ class Applications:
                 return []
             status = derive(workflow)
             profile = reports.profile(state.texts.profilings)
-            application = application_of(state, read_annotation(state.texts.dijob))
+            application = application_of(state)
             if profile is None or not status.ended:
                 return []
             ended = untrusted.seconds(status.completion_timestamp)

@@ -6,7 +6,6 @@ an edited object: a job that cannot be parsed has the reason in `problem`, and i
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, wraps
@@ -14,22 +13,23 @@ from typing import Any
 
 from diflow.allocator.model.views import PODS
 from diflow.common import keys, limits, quantities
-from diflow.common.errors import InvalidError
+from diflow.common.memo import MIB, remembered
 from diflow.common.predicates import NODE_NAME, Requirement, Toleration, Where
-from diflow.dijob.model import MONITOR_RESOURCES, DIJob, Task, read_annotation
-from diflow.dijob.rules.podrules import work_container
+from diflow.dijob import memory
+from diflow.dijob.model import MONITOR_RESOURCES
+from diflow.dijob.pods import read_template, work_container
+from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
+from diflow.dijob.stored import NOTHING, StoredJob, StoredTask
 from diflow.jobs import replica_ranges
-from diflow.record import memory, untrusted
+from diflow.record import untrusted
 from diflow.record.identity import Identity
 from diflow.record.job import ENDED, Argo, JobRecord, Needs, Role, Texts, record_of, with_tree
 from diflow.record.live import Live
-from diflow.record.memo import MIB, remembered
 from diflow.record.namespace import applications
 from diflow.record.node import node_record_of
 from diflow.record.nodecheck import Record
-from diflow.record.pod import pod_record_of
-from diflow.record.waiting import WITHOUT_REFERENCES
+from diflow.record.pod import pod_record_of, shared
 
 Json = dict[str, Any]
 
@@ -110,98 +110,91 @@ def planning_record_of(obj: Mapping[str, Any]) -> JobRecord:
     """The record of a Workflow with what placing the job needs, and without the texts that were read for it; with
     `problem` if it cannot be parsed. Of a job that has ended or continues elsewhere nothing is planned."""
     found = record_of(obj)
-    texts = replace(found.texts, dijob="", check_text="")
+    texts = replace(found.texts, check_text="")
     if found.chain.continued_in or found.has_ended:
         live = Live((), "") if found.chain.continued_in else Live()
         kept = Texts(texts.parameters, description=texts.description)
-        return replace(found, live=live, texts=kept, problem="", complaints=())
-    try:
-        if found.problem:
-            raise InvalidError(found.problem)
-        job = read_annotation(found.texts.dijob)
-        needs = Needs(
-            roles=_roles(found, job),
-            required=job.topology.required if job.topology is not None else "",
-            start_deadline_seconds=job.start_deadline_seconds,
-            pending_seconds=job.pending_seconds,
-            health=job.health,
-            node_check=job.node_check,
-            has_short_hosts=job.has_short_hosts,
-            application=application_of(found, job) if found.terms.is_preemptible else "",
-        )
-    except InvalidError as error:
-        return replace(found, live=Live(), texts=texts, problem=str(error), complaints=())
-    checks = Record() if job.node_check is None else Record.parse(found.texts.check_text)
-    return replace(with_tree(found, obj), needs=needs, texts=texts, notes=replace(found.notes, checks=checks))
+        return replace(found, submitted=NOTHING, live=live, texts=kept, problem="", complaints=())
+    if found.problem:
+        return replace(found, submitted=NOTHING, live=Live(), texts=texts)
+    spec = found.spec
+    return replace(
+        with_tree(found, obj),
+        # What the roles are made of is not kept.
+        submitted=StoredJob("", None, None, spec.without_templates),
+        notes=found.notes
+        if spec.node_check is None
+        else replace(found.notes, checks=Record.parse(found.texts.check_text)),
+        needs=Needs(
+            roles=_roles(found),
+            has_short_hosts=hosts.are_short(sum(task.most for task in spec.tasks), (task.pod for task in spec.tasks)),
+            application=application_of(found) if spec.is_preemptible else "",
+        ),
+        texts=texts,
+    )
 
 
-def application_of(record: JobRecord, job: DIJob) -> str:
+def application_of(record: JobRecord) -> str:
     """The application of a job: by its annotation, or by the image and the command of its elastic task."""
-    elastic = (
-        task for task in job.tasks if (task.min_replicas or task.replicas) < (task.max_replicas or task.replicas)
-    )
-    containers = list(next(elastic, job.tasks[0]).template["spec"]["containers"])
-    main = next((c for c in containers if c.get("name") == keys.MAIN_CONTAINER), containers[0])
+    tasks = record.spec.tasks
+    elastic = (task for task in tasks if (task.min_replicas or task.replicas) < task.most)
+    containers = next(elastic, tasks[0]).pod["containers"]
+    main = containers[work_container(containers)]
     return record.texts.application or applications.name_of(
-        namespace=record.identity.namespace,
-        image=untrusted.string(main.get("image")),
-        command=main.get("command") or (),
+        namespace=record.identity.namespace, image=main.get("image") or "", command=main.get("command") or ()
     )
 
 
-def _roles(record: JobRecord, job: DIJob) -> tuple[Role, ...]:
+def _roles(record: JobRecord) -> tuple[Role, ...]:
     """The tasks that the user asks for."""
-    out = []
-    for i, task in enumerate(job.tasks):
-        found = replica_ranges.asked(job, i, desired=record.wishes.desired, bounds=record.wishes.bounds)
+    spec, wishes, out = record.spec, record.wishes, []
+    for i, task in enumerate(spec.tasks):
+        found = replica_ranges.asked(spec, i, desired=wishes.desired, bounds=wishes.bounds)
+        mib = record.live.memory.get(task.name)
         out.append(
             Role(
                 task.name,
-                *_pod_of(job, i, record.live.memory.get(task.name)),
+                *_pod_needs((bytes(task.template), mib, spec.monitor is not None)),
                 submitted=task.replicas,
                 low=found.low,
                 high=found.high,
                 desired=found.desired,
                 unit=task.node_unit or 1,
-                asked_memory=memory.of_container(_main(task).get("resources"))[0]
-                if task.name in record.live.memory
-                else 0,
+                asked_memory=_asked_memory(task) if mib is not None else 0,
                 max_memory=quantities.amount("memory", task.max_memory, "maxMemory") if task.max_memory else None,
             )
         )
     return tuple(out)
 
 
-@remembered(most_bytes=8 * MIB)  # a result takes up to 16 times the memory of its text
-def _pod_of_task(packed: bytes) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
-    spec = marshal.loads(packed)  # noqa: S302 (written below)
-    ports = tuple(
-        int(port["hostPort"])
-        for container in spec.get("containers") or []
-        for port in container.get("ports") or []
-        if port.get("hostPort")
-    )
-    return quantities.of_pod(spec), read_where(spec), ports
+_PodNeeds = tuple[Mapping[str, int], Where, tuple[int, ...]]
+"""What each replica of a task requests, where it may be, and its host ports."""
 
 
-def _pod_of(job: DIJob, index: int, mib: int | None = None) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
-    """`mib`: the memory of the main container, if it is not that of the template."""
-    task: Task = job.tasks[index]
-    spec = dict(task.template["spec"])
-    containers = list(spec["containers"])
-    main = work_container(containers)
-    containers[main] = _main(task)
-    if mib is not None:
-        containers[main] = {**containers[main], "resources": memory.with_memory(containers[main]["resources"], mib)}
-    if job.monitor is not None:
-        containers.append({"name": keys.MONITOR_CONTAINER, "resources": MONITOR_RESOURCES})
-    return _pod_of_task(marshal.dumps({**spec, "containers": containers}, WITHOUT_REFERENCES))
+@remembered(most_bytes=8 * MIB, size=lambda key: 200 + len(key[0]))  # a result takes up to 16 times that
+def _pod_needs(key: tuple[bytes, int | None, bool]) -> _PodNeeds:
+    """Of (a pod template, the MiB of its main container if they are not its own, whether there is a monitor)."""
+    template, mib, is_monitored = key
+    spec = read_template(template)["spec"]
+    given: list[Mapping[str, Any]] = [*spec["containers"]]
+    main = work_container(given)
+    resources = _resources(given[main])
+    given[main] = {**given[main], "resources": resources if mib is None else memory.with_memory(resources, mib)}
+    if is_monitored:
+        given.append({"name": keys.MONITOR_CONTAINER, "resources": MONITOR_RESOURCES})
+    ports = tuple(port["hostPort"] for one in given for port in one.get("ports") or () if port.get("hostPort"))
+    return shared(quantities.of_pod({**spec, "containers": given})), read_where(spec), ports
 
 
-def _main(task: Task) -> Mapping[str, Any]:
-    """The main container of a task, with the default resources if it has none."""
-    main = task.work_container
-    return main if main.get("resources") else {**main, "resources": _defaults().default_resources}
+def _resources(main: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of a main container, the default ones if it has none."""
+    return main.get("resources") or _defaults().default_resources
+
+
+def _asked_memory(task: StoredTask) -> int:
+    """The MiB of its main container as submitted."""
+    containers = task.pod["containers"]
+    return memory.of_container(_resources(containers[work_container(containers)]))[0]
 
 
 @lru_cache(maxsize=1)

@@ -21,8 +21,8 @@ import numpy as np
 from diflow.allocator.model.arrays import FloatArray, frozen
 from diflow.allocator.model.profile import COLUMNS, MOST_OBSERVATIONS, Profile, clean
 from diflow.allocator.policies.goodput.model import TINY, step_seconds
+from diflow.common.memo import MIB, remembered
 from diflow.record import perfmodel, reports, signals, untrusted
-from diflow.record.memo import MIB, remembered
 
 _LONGEST = 262_144
 

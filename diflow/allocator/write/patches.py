@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from diflow.common import keys
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_MOVES
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.record import untrusted
@@ -16,7 +17,7 @@ from diflow.record.exclusions import Exclusions
 from diflow.record.identity import Identity
 from diflow.record.job import LONGEST_DESCRIPTION, JobRecord
 from diflow.record.parameters import ADMITTED
-from diflow.record.patches import canonical_json, live, merged
+from diflow.record.patches import live, merged
 from diflow.record.pod import PodRecord
 
 Json = dict[str, Any]
@@ -181,7 +182,7 @@ def _decided_by(read: JobRecord) -> tuple[object, ...]:
             read.terms.is_preemptible,
             read.terms.priority_number,
             read.wishes.queue,
-            read.needs.required,
+            read.spec.required,
             read.spec.backoff_limit,
         ),
         (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts, tree.endings),

@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from diflow.common.errors import InvalidError
-from diflow.dijob import failurepolicy
-from diflow.dijob.failurepolicy import Action, GivenRule, Operator, PolicyError
+from diflow.common.limits import MOST_CODE
 from diflow.dijob.rules.complaints import as_invalid
+from diflow.dijob.stored import ACTIONS, OPERATORS, Action, Operator, failure_policy
+from diflow.dijob.stored import FailurePolicy as StoredPolicy
 
 
 class _Model(BaseModel):
@@ -58,9 +59,9 @@ class FailurePolicy(_Model):
         if isinstance(data, dict) and isinstance(data.get("rules"), list | tuple):
             given = {**data, "rules": [_dumped(r) if isinstance(r, FailureRule) else r for r in data["rules"]]}
         try:
-            failurepolicy.parse(given)
-        except PolicyError as error:
-            raise InvalidError(str(error), path=error.path) from None
+            failure_policy(given)
+        except InvalidError as error:
+            raise InvalidError(_words(error), path=error.path) from None
         return given
 
     @classmethod
@@ -70,10 +71,20 @@ class FailurePolicy(_Model):
             raise InvalidError("must be a mapping", path="")
         return cls(**data)
 
-    def given(self) -> tuple[GivenRule, ...]:
-        """The rules as the readers of a job have them."""
-        return failurepolicy.parse(_dumped(self))
+    def stored(self) -> StoredPolicy:
+        """The policy as the readers of a job have it."""
+        return failure_policy(_dumped(self))
 
 
 def _dumped(model: BaseModel) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _words(error: InvalidError) -> str:
+    """What is wrong with a policy, for its author."""
+    field, why = error.path.rpartition(".")[2], error.message
+    if why.startswith("invalid enum value"):
+        return f"must be one of {', '.join(ACTIONS if field == 'action' else OPERATORS)}"
+    if field.startswith("values["):
+        return f"exit codes are whole numbers from 0 to {MOST_CODE}"
+    return "is not the name of a container" if field == "containerName" else why

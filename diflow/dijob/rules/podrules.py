@@ -14,6 +14,7 @@ from typing import Any, Final
 from diflow.common import keys
 from diflow.common import limits as limits_
 from diflow.common.errors import InvalidError
+from diflow.dijob.pods import work_container
 from diflow.dijob.rules import syntax
 from diflow.dijob.rules.volumerules import check_field_ref, check_resource_field_ref, check_selector, check_volumes
 
@@ -48,11 +49,6 @@ _SYSCTL: Final = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a
 # Kernel parameters that belong to the node if a pod uses its network or IPC namespace.
 _NODES_SYSCTLS: Final = {"hostNetwork": ("net.",), "hostIPC": ("kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")}
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^)]*)\)")
-
-
-def work_container(containers: Sequence[Mapping[str, Any]]) -> int:
-    """The index of the main container: the one named `di-container`, else the first."""
-    return next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
 
 
 def check_pod(spec: Mapping[str, Any], path: str) -> None:

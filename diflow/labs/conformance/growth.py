@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diflow.common import keys
+from diflow.common.jsontext import canonical_json
 from diflow.labs.conformance import reading, shapes
 from diflow.labs.conformance.finding import FactFailedError
 from diflow.labs.conformance.lab import Lab, Run
 from diflow.labs.conformance.outcome import Outcome
-from diflow.record.patches import canonical_json
 
 _ROUND = "round(0:1)"
 _GROUP = f"{_ROUND}.{shapes.TASK}"

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 
 from diflow.common import keys, names
+from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_FULL_HOSTS
 from diflow.labs.conformance import reading, shapes
 from diflow.labs.conformance.finding import FactFailedError
 from diflow.labs.conformance.lab import Lab, Run
 from diflow.labs.conformance.outcome import Outcome
 from diflow.labs.conformance.pods import admit
-from diflow.record.patches import canonical_json
 
 _OLD, _NEW = 2, 3
 # The old round runs until it is stopped; the new one ends at once.

@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from diflow.common import keys
-from diflow.dijob.failurepolicy import Action, GivenRule
+from diflow.dijob.stored import Action, FailurePolicy, FailureRule, StoredSpec
 from diflow.record import untrusted
 
 UNCOUNTED_MESSAGES: Final = (
@@ -198,26 +198,26 @@ def is_stop(message: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def rules_of(
-    given: tuple[GivenRule, ...] | None,
+    policy: FailurePolicy | None,
     *,
     has_allocator: bool = False,
     has_memory: bool = False,
     main: str = "",
     checks_nodes: bool = False,
 ) -> Rules:
-    """The rules of one task: those that the job gives, and then the default ones. None: it has no failure policy.
+    """The rules of one task: those of the job's policy, and then the default ones. None: it has no policy.
 
     Only the allocator places a pod elsewhere or gives it more memory: without it the failure counts. `has_memory`:
     the main container requests memory or has a limit, of which more can be given. `main`: its name in the manifest.
     `checks_nodes`: it has a node check of its own, whose failures are those of the node, by the first rule.
     """
-    if given is None and not (checks_nodes and has_allocator):
+    if policy is None and not (checks_nodes and has_allocator):
         return ALWAYS
     rules = [_NODE_CHECK] if checks_nodes else []
-    if given is None:
+    if policy is None:
         rules.append(_TAKEN_AWAY)
     else:
-        rules += [*(_given(rule, i, main) for i, rule in enumerate(given)), _TAKEN_AWAY, *_DEFAULTS]
+        rules += [*(_given(rule, i, main) for i, rule in enumerate(policy.rules)), _TAKEN_AWAY, *_DEFAULTS]
     can = {"Elsewhere": has_allocator, "MoreMemory": has_allocator and has_memory}
     lacks = "the allocator" if not has_allocator else "a memory request of the task"
     return Rules(
@@ -231,29 +231,42 @@ def rules_of(
     )
 
 
+def rules_of_task(job: StoredSpec, task: str, *, has_memory: bool) -> Rules:
+    """What follows when a replica of a task of this job fails. `has_memory`: it may get more memory."""
+    if not job.has_rules:
+        return ALWAYS
+    return rules_of(
+        job.failure_policy,
+        has_allocator=job.has_allocator,
+        has_memory=has_memory,
+        main=job.main(task) if job.failure_policy is not None else "",
+        checks_nodes=job.checks_nodes,
+    )
+
+
 def _codes(values: Sequence[int], container: str, reason: str = "[A-Za-z]+") -> str:
     return f"^{container}: {reason} [(]exit code ({'|'.join(map(str, values))})[)]"
 
 
-def _given(given: GivenRule, index: int, main: str) -> Rule:
-    named = f"failurePolicy.rules[{index}]"
-    if given.operator is None:
+def _given(given: FailureRule, index: int, main: str) -> Rule:
+    named, on = f"failurePolicy.rules[{index}]", given.on_exit_codes
+    if on is None:
         # Not of rejected pods: the allocator ends those that it releases as the kubelet rejects one.
         return Rule(given.action, named, "|".join(m for m in UNCOUNTED_MESSAGES if not m.startswith(_NO_DISRUPTION)))
-    of_main = given.container in ("", main, MAIN)
-    of_all = "[a-z0-9-]+" if not given.container else MAIN if of_main else given.container
+    of_main = on.container_name in (None, main, MAIN)
+    of_all = "[a-z0-9-]+" if on.container_name is None else MAIN if of_main else on.container_name
     if given.action == "MoreMemory":
         of_all = MAIN  # the memory of other containers stays as it is
-    unless = [] if given.container else [_NOT_THE_JOBS]
-    if given.operator == "In":
-        matches = _codes(given.values, of_all)
+    unless = [] if on.container_name else [_NOT_THE_JOBS]
+    if on.operator == "In":
+        matches = _codes(on.values, of_all)
     else:
         matches = f"^{of_all}: [A-Za-z]+ [(]exit code [0-9]+[)]"
-        unless.append(_codes(given.values, "[a-z0-9-]+"))
+        unless.append(_codes(on.values, "[a-z0-9-]+"))
     if given.action == "MoreMemory":
         unless.append(_codes((137,), MAIN, "Error"))  # killed, and not for its memory
-    codes = {"operator": given.operator, "codes": given.values} if of_main else {}
-    return Rule(given.action, named, matches, "|".join(unless), **codes)  # type: ignore[arg-type]
+    operator, codes = (on.operator, on.values) if of_main else ("", ())
+    return Rule(given.action, named, matches, "|".join(unless), operator, codes)
 
 
 _DEFAULTS: Final = (

@@ -11,15 +11,14 @@ from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.deadlines import Deadlines
-from diflow.common.errors import InvalidError
 from diflow.common.names import UNKNOWN_POOL, pool_number
-from diflow.dijob.model import NodeCheck, read_annotation
+from diflow.dijob.stored import StoredTask
 from diflow.jobs.replica_ranges import elastic
 from diflow.record import chain, modules, nodecheck, untrusted
 from diflow.record.argo.nodes import owner_of
-from diflow.record.job import JobRecord, record_of
+from diflow.record.job import record_of
 from diflow.record.modules import Modules
-from diflow.record.parameters import LONGEST_PROFILINGS, TaskState
+from diflow.record.parameters import LONGEST_PROFILINGS
 
 _HIGHEST_PORT: Final = 65_535
 
@@ -39,7 +38,7 @@ class ServedWorkflow:
     job: str
     version: str = field(compare=False)
     link: Mapping[str, Any]
-    tasks: tuple[TaskState, ...]
+    tasks: tuple[StoredTask, ...]
     bounds: Mapping[str, tuple[int, int]]
     is_gang: bool
     has_ended: bool
@@ -101,7 +100,7 @@ class ServedPod:
 def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow:
     """What to keep of a job's Workflow."""
     state = record_of(obj)
-    check = _node_check(state)
+    check = state.spec.node_check
     tasks = state.spec.tasks if not state.problem else ()
     at = next((i for i, (name, _) in enumerate(state.texts.parameters) if name == keys.PARAM_PROFILINGS), None)
     return ServedWorkflow(
@@ -134,16 +133,6 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow
 def _pool(obj: Mapping[str, Any]) -> int:
     name = untrusted.sub(obj, "metadata", "annotations").get(keys.POOL)
     return pool_number(name) if isinstance(name, str) and len(name) <= keys.LABEL_LIMIT else UNKNOWN_POOL
-
-
-def _node_check(state: JobRecord) -> NodeCheck | None:
-    """The node check of the job; None if it has none, or is not valid any more."""
-    if state.problem or '"nodeCheck"' not in state.texts.dijob:
-        return None
-    try:
-        return read_annotation(state.texts.dijob).node_check
-    except InvalidError:
-        return None
 
 
 def _annotation(obj: Mapping[str, Any]) -> Any:

@@ -24,7 +24,6 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.record import chain
 from diflow.record.notes import Noted, Notes
-from diflow.record.parameters import TaskState
 from diflow.server.api.cache import Cache
 from diflow.server.api.reading import ServedWorkflow, read_workflow
 from diflow.server.http.errors import (
@@ -80,15 +79,14 @@ def step(
     the first request counts from the job's current replicas (`running`).
     Raises ApiError: 400 for an unknown task, 409 below the minimum, 422 above the maximum.
     """
-    job = current.job
-    plain = [TaskState(task.name, task.replicas, task.min_replicas, task.max_replicas) for task in job.tasks]
-    name = asked.task or elastic(plain, bounds=current.bounds)
+    job = current.job.spec
+    name = asked.task or elastic(job.tasks, bounds=current.bounds)
     index = next((i for i, task in enumerate(job.tasks) if task.name == name), None)
     if index is None:
         raise bad_request(f"the job has no task {name}; it has {', '.join(task.name for task in job.tasks)}")
     task = job.tasks[index]
     desired = current.desired.get(name, task.replicas)
-    if not job.preemptible:
+    if not job.is_preemptible:
         low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, desired
     else:
         bounds = current.bounds.get(name)
@@ -115,7 +113,7 @@ def step(
         raise unprocessable(str(error)) from None
     try:
         new_desired, new_bounds = with_number(job, index, target, desired=current.desired, bounds=current.bounds)
-        check_size(job, desired=new_desired, bounds=new_bounds, namespace=asked.namespace, path="replicas")
+        check_size(current.job, desired=new_desired, bounds=new_bounds, namespace=asked.namespace, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
     if new_bounds != current.bounds:

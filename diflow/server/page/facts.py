@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from diflow.common import keys, quantities
-from diflow.common.errors import InvalidError
 from diflow.common.words import shortened
-from diflow.dijob.model import DIJob, read_annotation
 from diflow.jobs.replica_ranges import asked
 from diflow.record import chain, reports
 from diflow.record.argo import node_names
@@ -310,35 +308,22 @@ def _job(obj: Object, state: JobRecord) -> JobFacts:
 
 
 def _tasks(state: JobRecord, seen: Observation, now: JobStatus, *, is_placed: bool) -> tuple[TaskFacts, ...]:
-    job = _valid(state)
     wanted_now = seen.wanted
     ready = Counter(key[0] for key, attempt in seen.latest().items() if attempt.is_ready and key in wanted_now)
     out = []
-    for name in seen.tasks:
-        index = next((i for i, task in enumerate(job.tasks) if task.name == name), None) if job else None
-        number = state.wishes.desired.get(name, seen.initial.get(name, 0))
-        low, high = state.wishes.bounds.get(name, (number, number))
-        if job is not None and index is not None:
-            found = asked(job, index, desired=state.wishes.desired, bounds=state.wishes.bounds)
-            low, high, number = found.low, found.high, found.desired
+    for index, name in enumerate(seen.tasks):
+        found = asked(state.spec, index, desired=state.wishes.desired, bounds=state.wishes.bounds)
         out.append(
             TaskFacts(
                 name,
-                low=low,
-                high=high,
-                desired=number,
+                low=found.low,
+                high=found.high,
+                desired=found.desired,
                 granted=state.live.running(name) if is_placed else 0,
                 observed=0 if now.ended else ready[name],
             )
         )
     return tuple(out)
-
-
-def _valid(state: JobRecord) -> DIJob | None:
-    try:
-        return read_annotation(state.texts.dijob)
-    except InvalidError:
-        return None
 
 
 def _unreadable(obj: Object, state: JobRecord, problem: str) -> JobFacts:

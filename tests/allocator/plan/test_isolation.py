@@ -15,9 +15,9 @@ from diflow.allocator.model.views import JobView
 from diflow.allocator.plan import holding, inputs
 from diflow.allocator.plan.isolation import MOST_CULPRITS, LeftOut, culprit
 from diflow.allocator.policies.base import Policy, load_policy
-from diflow.allocator.watch import records, reports
+from diflow.allocator.watch import reports
 from diflow.allocator.write import patches
-from diflow.dijob.model import read_annotation
+from diflow.dijob import stored
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
 
@@ -95,14 +95,14 @@ def _in_reports(patch: pytest.MonkeyPatch) -> None:
 
 
 def _while_read(patch: pytest.MonkeyPatch) -> None:
-    real = read_annotation
+    real = stored.read_job
 
-    def dijob(text: str) -> Any:
+    def dijob(text: Any) -> Any:
         if _is_evil(text):
             raise TypeError("a reader")
         return real(text)
 
-    patch.setattr(records, "read_annotation", dijob)
+    patch.setattr(stored, "read_job", dijob)
 
 
 class Touchy:

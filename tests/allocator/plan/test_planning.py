@@ -17,6 +17,7 @@ from diflow.allocator.watch.job import Job
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
 from diflow.record.node import NodeRecord
+from diflow.record.parameters import Decision
 from tests.allocator.plan.calls import plan_writes
 from tests.allocator.values import NOW, capacity, changed, job, node, pod, read, role, tree
 

@@ -76,10 +76,10 @@ def edited(**topology: Any) -> dict[str, Any]:
 
 
 def test_the_field_travels_in_the_workflow() -> None:
-    assert planning_record_of(edited()).needs.required == "rack"
+    assert planning_record_of(edited()).spec.required == "rack"
     plain: dict[str, Any] = render(job("job"))
     plain["metadata"] = {**plain["metadata"], "namespace": "default"}
-    assert planning_record_of(plain).needs.required == ""
+    assert planning_record_of(plain).spec.required == ""
     assert "topology" not in json.dumps(plain), "a job without the field has the Workflow that it had"
     assert render(job("job", topology=RACK))["spec"] == plain["spec"], "pods do not know of it"
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from diflow.allocator.reconcile.health import LOOK_SECONDS, HealthWatch, deadlines
+from diflow.allocator.reconcile.health import LOOK_SECONDS, HealthWatch
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
 from diflow.common.predicates import Where
-from diflow.dijob.model import Health
+from diflow.dijob.stored import NOTHING, Health, StoredSpec, StoredTask
 from diflow.record import signals, untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.argo.node_names import NodeName
@@ -31,7 +31,6 @@ from diflow.record.health import HealthState
 from diflow.record.identity import Identity
 from diflow.record.job import Argo, JobRecord, Needs, Notes, Role
 from diflow.record.live import Live
-from diflow.record.parameters import Submitted, TaskState
 from diflow.record.pod import PodRecord
 from diflow.server.api.folding import Report, Shape, fold
 from diflow.server.api.models import Profiling
@@ -92,11 +91,13 @@ class Training:
         role = Role("worker", {}, Where(), (), RANKS, RANKS, RANKS, RANKS)
         self.read = JobRecord(
             Identity("default", self.name, f"uid-{self.name}", "1"),
-            spec=Submitted((TaskState("worker", RANKS),)),
+            submitted=replace(
+                NOTHING, spec=StoredSpec((StoredTask(name="worker", replicas=RANKS),), health=self.health)
+            ),
             live=Live(granted={"1": {"worker": RANKS}}),
             notes=Notes(allocation=allocation),
             argo=Argo(created_seconds=EPOCH),
-            needs=Needs(roles=(role,), health=self.health),
+            needs=Needs(roles=(role,)),
         )
         self.pods = [_pod(self.name, rank) for rank in range(RANKS)]
         self.shape = Shape("1", "worker", RANKS, {"worker": RANKS}, has_health=True)
@@ -127,7 +128,7 @@ class Training:
     def is_due(self) -> float:
         """When the server says that it listens, if nothing is reported."""
         found = signals.of(untrusted.mapping(self.text))
-        return signals.next_write(found, deadlines(self.health), round_="1", began=[pod.created for pod in self.pods])
+        return signals.next_write(found, self.health.deadlines, round_="1", began=[pod.created for pod in self.pods])
 
     def job(self) -> Job:
         """As the allocator's cache has it."""

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diflow.common import keys
+from diflow.dijob.stored import StoredTask
 from diflow.jobs.replica_ranges import elastic
 from diflow.kube.kinds import NODE, POD, WORKFLOW
-from diflow.record.parameters import TaskState
 from diflow.server.api.cache import More
 from diflow.server.api.reading import read_pod, read_workflow
 from diflow.workflows import render
@@ -180,7 +180,7 @@ def test_an_old_copy_says_why_it_is_no_good(started: Place) -> None:
 def test_the_elastic_task_is_the_first_with_room_else_the_last(
     tasks: list[tuple[str, int, int | None, int | None]], bounds: dict[str, tuple[int, int]], name: str
 ) -> None:
-    assert elastic([TaskState(*one) for one in tasks], bounds=bounds) == name
+    assert elastic([StoredTask("none", *one) for one in tasks], bounds=bounds) == name
 
 
 ANYTHING = st.recursive(

@@ -361,9 +361,10 @@ async def test_a_job_cannot_ask_for_more_hosts_than_its_pods_can_be_told(place: 
 @pytest.mark.parametrize(
     ("tasks", "replicas", "words"),
     [
-        (40, 100_000, "it says 4,000,000 replicas, and a job may have 2,000"),
+        (40, 100_000, "(spec.tasks[0].replicas): must be a whole number <= 2000"),
+        (40, 2_000, "it says 80,000 replicas, and a job may have 2,000"),
         (2, 1_001, "it says 2,002 replicas, and a job may have 2,000"),
-        (1, 10**30, "it says more than 1,000,000,000 replicas"),
+        (1, 10**30, "(spec.tasks[0].replicas): must be a whole number <= 2000"),
         (41, 1, "it says 41 tasks, and a job may have 40"),
     ],
 )

@@ -1,0 +1,117 @@
+"""What diflow needs of a stored pod template, as plain data of checked types. All other fields are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Required, TypedDict
+
+from msgspec import Meta
+
+from diflow.common import keys
+from diflow.common.jsontext import reader
+from diflow.common.limits import LONGEST_QUANTITY
+
+Quantity = Annotated[str, Meta(max_length=LONGEST_QUANTITY)] | int | float
+Quantities = dict[str, Quantity]
+
+
+class Resources(TypedDict, total=False):
+    """What a container requests, and its limits."""
+
+    requests: Quantities | None
+    limits: Quantities | None
+
+
+class Port(TypedDict, total=False):
+    """A port of a container."""
+
+    hostPort: Annotated[int, Meta(ge=0, le=65_535)] | None
+
+
+class Container(TypedDict, total=False):
+    """A container or init container."""
+
+    name: str
+    image: str | None
+    command: list[str] | None
+    resources: Resources | None
+    ports: list[Port] | None
+    restartPolicy: str | None
+
+
+class Expression(TypedDict, total=False):
+    """One line of a node selector term."""
+
+    key: Required[str]
+    operator: Required[str]
+    values: list[str] | None
+
+
+class Term(TypedDict, total=False):
+    """A node selector term."""
+
+    matchExpressions: list[Expression] | None
+    matchFields: list[Expression] | None
+
+
+class Selector(TypedDict, total=False):
+    """The terms of which a node must match one."""
+
+    nodeSelectorTerms: list[Term] | None
+
+
+class Preferred(TypedDict, total=False):
+    """A preferred term, with its weight."""
+
+    weight: int
+    preference: Term | None
+
+
+class NodeAffinity(TypedDict, total=False):
+    """What the pod requires of its node, and prefers."""
+
+    requiredDuringSchedulingIgnoredDuringExecution: Selector | None
+    preferredDuringSchedulingIgnoredDuringExecution: list[Preferred] | None
+
+
+class Affinity(TypedDict, total=False):
+    """The affinity of a pod."""
+
+    nodeAffinity: NodeAffinity | None
+
+
+class Toleration(TypedDict, total=False):
+    """A toleration of a pod."""
+
+    key: str | None
+    operator: str | None
+    value: str | None
+    effect: str | None
+
+
+class PodSpec(TypedDict, total=False):
+    """The spec of a pod."""
+
+    containers: Required[Annotated[list[Container], Meta(min_length=1)]]
+    initContainers: list[Container] | None
+    nodeSelector: dict[str, str] | None
+    tolerations: list[Toleration] | None
+    affinity: Affinity | None
+    overhead: Quantities | None
+    dnsConfig: Any
+    dnsPolicy: Any
+    hostNetwork: Any
+
+
+class PodTemplate(TypedDict):
+    """A PodTemplateSpec."""
+
+    spec: PodSpec
+
+
+read_template: Final = reader(PodTemplate)
+
+
+def work_container(containers: Sequence[Mapping[str, Any]]) -> int:
+    """The index of the main container: the one named `di-container`, else the first."""
+    return next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
