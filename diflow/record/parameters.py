@@ -38,12 +38,14 @@ from diflow.dijob.failurepolicy import parse as parse_policy
 from diflow.record import chain, untrusted
 from diflow.record.allocation import Allocation, point_in_time
 from diflow.record.argo.failures import ALWAYS, Rules, rules_of
+from diflow.record.argo.tree import Tree
 from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
 from diflow.record.live import Live
 from diflow.record.memo import MIB, remembered
 from diflow.record.memory import MOST_MIB
 from diflow.record.patches import NOT_ADMITTED, live, merged
+from diflow.record.status.stage import Stage, has_places, stage_of
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
@@ -197,6 +199,24 @@ class JobState:
     def is_stopping(self) -> bool:
         """Argo was asked to end it."""
         return self.shutdown in STOPS
+
+    @property
+    def is_gang_or_waits(self) -> bool:
+        """The allocator gives it its places. One that waits for its admission shows that without its label."""
+        return self.is_gang or self.awaits_admission
+
+    def stage(self, tree: Tree) -> Stage:
+        """Where the job is in its life. `tree`: its replicas in Argo's nodes."""
+        return stage_of(
+            is_gang=self.is_gang_or_waits,
+            has_places=has_places(self.allocation, self.live, tree),
+            is_held=bool(self.problem),
+            is_suspended=self.is_suspended,
+            is_stopping=self.is_stopping,
+            is_being_deleted=self.is_being_deleted,
+            is_superseded=bool(self.continued_in),
+            has_ended=self.has_ended,
+        )
 
     def rules(self, task: str) -> Rules:
         """What follows when a replica of a task fails. The Workflow's expressions are made of the same rules."""

@@ -36,6 +36,8 @@ from diflow.record.memo import MIB, remembered
 from diflow.record.namespace import applications
 from diflow.record.nodecheck import Record
 from diflow.record.parameters import ENDED, Decision, JobState
+from diflow.record.status.observe import observe_state
+from diflow.record.status.status import derive_seen
 
 Json = dict[str, Any]
 
@@ -205,6 +207,8 @@ class JobRead:
     awaits_admission: bool = False
     is_hidden: bool = False
     places_until: float = 0.0
+    ending: str = ""
+    """The job's sentence (`state.messages`), if it is being stopped or deleted; "" else."""
     description: str = ""
     has_short_hosts: bool = False
     problem: str = ""
@@ -445,6 +449,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "is_being_deleted": state.is_being_deleted,
         "is_suspended": state.is_suspended,
         "awaits_admission": state.awaits_admission,
+        "ending": derive_seen(obj, observe_state(state, obj)).message if _is_ending(state) else "",
         "is_hidden": state.is_hidden,
         "places_until": state.places_until,
         "description": untrusted.string(
@@ -494,6 +499,10 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         has_short_hosts=job.has_short_hosts,
         application=application_of(obj, job) if state.is_preemptible else "",
     )
+
+
+def _is_ending(state: JobState) -> bool:
+    return (state.is_stopping or state.is_being_deleted) and not (state.has_ended or state.continued_in)
 
 
 def _requests(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
