@@ -37,6 +37,7 @@ NOW = 1_800_000_000.0
 MADE = "2026-01-02T03:04:05Z"
 NO_ALLOCATOR = "waits for the allocator (`diflow doctor` checks whether one runs)"
 BY_USER = "is being stopped: a user asked for it"
+DELETED = "is being deleted; what belongs to it is deleted first"
 ENDING = "is being deleted; 2 pods of it have not ended"
 NO_ROOM = "waits for capacity: its gang needs 2 replicas at once and 0 fit now"
 SUSPENDED = "suspended (`diflow resume train` resumes it)"
@@ -167,15 +168,15 @@ LIFE: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     "waits and is suspended": ((WAIT, of_user), "suspended", SUSPENDED),
     "is stopped at once": ((stopped,), "stopping", BY_USER),
     "waits and is stopped": ((WAIT, stopped), "stopping", BY_USER),
-    "is deleted at once": ((deleted,), "deleting", "is being deleted"),
-    "waits and is deleted": ((WAIT, deleted), "deleting", "is being deleted"),
+    "is deleted at once": ((deleted,), "deleting", DELETED),
+    "waits and is deleted": ((WAIT, deleted), "deleting", DELETED),
     "is admitted": ((STARTS, admitted), "starting", "waits for Argo's workflow controller to take it up"),
     # Argo has looked at it, and has made nothing of it.
     "is new, and seen": ((seen,), "waiting", NO_ALLOCATOR),
     "waits, and is seen": ((WAIT, seen), "waiting", NO_ROOM),
     "waits, is seen and suspended": ((WAIT, seen, of_user), "suspended", SUSPENDED),
     "waits, is seen and stopped": ((WAIT, seen, stopped), "stopping", BY_USER),
-    "waits, is seen and deleted": ((WAIT, seen, deleted), "deleting", "is being deleted"),
+    "waits, is seen and deleted": ((WAIT, seen, deleted), "deleting", DELETED),
     "comes too late": ((LATE, seen, stopped), "stopping", f"is being stopped: {TOO_LATE}"),
     "starts": ((STARTS, admitted, seen), "starting", "no replica has a node yet"),
     # It has run.
@@ -211,7 +212,7 @@ LIFE: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     ),
     "cannot be read and is deleted": (
         (WAIT, broken_in_metadata, deleted),
-        "deleting", "is being deleted" + BROKEN_DIJOB.replace("held", "; it cannot be read"),
+        "deleting", DELETED + BROKEN_DIJOB.replace("held", "; it cannot be read"),
     ),
     "goes on in another Workflow": ((admitted, with_pods(), went_on), "superseded", "goes on in the Workflow train-2"),
 }  # fmt: skip

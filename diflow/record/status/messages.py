@@ -104,7 +104,7 @@ def _deleting(workflow: Object, seen: Observation) -> str:
     if others:
         names = named([shown[:_LONGEST_FINALIZER] for shown in others], _FINALIZERS_NAMED)
         held.append(f"the finalizer{'s' if len(others) > 1 else ''} {names} keep{'' if len(others) > 1 else 's'} it")
-    return f"is being deleted; {', and '.join(held)}" if held else "is being deleted"
+    return f"is being deleted; {', and '.join(held) or 'what belongs to it is deleted first'}"
 
 
 def _stuck(name: str) -> str:

@@ -275,14 +275,14 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         restarts=now.restarts or 0,
         reschedules=now.reschedules or 0,
     )
-    job, held = _valid(state)
     if state.problem:
         return known
+    job, held = _valid(state)
     if held and seen.is_gang and seen.stage in (Stage.WAITING, Stage.ADMITTED, Stage.SUSPENDED):
         return replace(known, message=_line(f"held: {held}"), stage=Stage.HELD)
     at = state.allocation
-    is_planned_now = is_planned(seen.stage, has_places=seen.has_places)
-    decision = state.decision if state.decision and state.decision.action != "keep" and is_planned_now else None
+    decision = state.decision if is_planned(seen.stage, has_places=seen.has_places) else None
+    decision = decision if decision and decision.action != "keep" else None
     past = history(
         seen.attempts,
         seen.tasks,
