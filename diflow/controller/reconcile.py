@@ -43,7 +43,7 @@ from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.record import modules, untrusted
+from diflow.record import modules, patches, untrusted
 from diflow.record.job import STOPS
 from diflow.record.status import status
 
@@ -359,10 +359,8 @@ class Reconciler:
         # With its DIJob, it changes at once and with each pod that ends, and the stop must not wait for the last one.
         known = ("uid",) if obj.is_deleted_in_foreground else ("uid", "resourceVersion")
         expected = {name: workflow["metadata"][name] for name in known}
-        patch = {
-            "metadata": {**expected, "labels": {keys.INSTANCE: None}, "annotations": {keys.STOPPED_BECAUSE: why}},
-            "spec": {"shutdown": "Stop", "suspend": None},
-        }
+        patch = patches.stop()
+        patch["metadata"] |= {**expected, "annotations": {keys.STOPPED_BECAUSE: why}}
         answer = self._writer.patch_workflow(workflow, patch, what="stop")
         log.info("job stopped", job=key, why=why)
         self._writer.event(obj, "Stopped", why)

@@ -13,6 +13,7 @@ from diflow.common import keys
 from diflow.common.errors import ConflictError
 from diflow.jobs import changing, parts
 from diflow.kube.api import Cluster
+from diflow.record import patches
 from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import was_never_admitted
 from diflow.record.status import status
@@ -43,9 +44,8 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
 
     Raises ConflictError if it has ended.
     """
-    # Argo ends no Workflow that is suspended.
-    spec = {"shutdown": "Terminate" if at_once else "Stop", "suspend": None}
-    _change(name, lambda _: {"spec": spec}, namespace=namespace, cluster=cluster)
+    how = "Terminate" if at_once else "Stop"
+    _change(name, lambda _: patches.stop(how), namespace=namespace, cluster=cluster)
 
 
 def _suspended(value: bool, *, held: bool) -> Object:
@@ -66,7 +66,8 @@ def _change(
             raise ConflictError(f"job {name} has ended already ({now.phase})")
         state, patch = record_of(workflow), change_of(workflow)
         if state.argo.is_hidden:
-            patch["metadata"] = {**patch.get("metadata", {}), "labels": {keys.INSTANCE: None}}
+            metadata = patch.get("metadata", {})
+            patch["metadata"] = {**metadata, "labels": {**metadata.get("labels", {}), keys.INSTANCE: None}}
         if parts.may_go_on(workflow) or was_never_admitted(workflow) or state.argo.is_hidden:
             # The Workflow may be superseded meanwhile, or the job admitted.
             expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}

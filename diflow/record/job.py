@@ -32,6 +32,7 @@ from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
 from diflow.record.nodecheck import Record
 from diflow.record.parameters import ADMITTED, Asked, Decision, Object, Pairs
 from diflow.record.patches import NOT_ADMITTED
+from diflow.record.status.stage import Stage, has_places, stage_of
 
 STOPS: Final = ("Stop", "Terminate")
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
@@ -156,13 +157,15 @@ class Needs:
 @dataclass(frozen=True, slots=True)
 class Texts:
     """Texts as they are written: `parameters` has all parameters in order, to be written back. `profilings`: what the
-    job reports. `check_text`: the results of its node check. `application`: the one that its user names."""
+    job reports. `check_text`: the results of its node check. `application`: the one that its user names. `ending`: the
+    job's sentence (`messages.py`) if it is being stopped or deleted, of a record for planning."""
 
     parameters: Pairs = ()
     profilings: str = ""
     check_text: str = ""
     description: str = ""
     application: str = ""
+    ending: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +233,28 @@ class JobRecord:
     def running(self) -> dict[str, int]:
         """How many replicas of each task should run now."""
         return {task.name: self.live.running(task.name) for task in self.spec.tasks}
+
+    @property
+    def is_gang(self) -> bool:
+        """The allocator gives it its places. One that waits for its admission shows that without its label."""
+        return self.terms.is_gang or self.argo.awaits_admission
+
+    def has_places(self, tree: Tree) -> bool:
+        """Whether its replicas have places in the current round, or need none. `tree`: of Argo's nodes."""
+        return not self.is_gang or has_places(self.notes.allocation, self.live, tree)
+
+    def stage(self, tree: Tree) -> Stage:
+        """Where the job is in its life. `tree`: of Argo's nodes."""
+        return stage_of(
+            is_gang=self.is_gang,
+            has_places=self.has_places(tree),
+            is_held=bool(self.problem),
+            is_suspended=self.wishes.is_suspended,
+            is_stopping=self.is_stopping,
+            is_being_deleted=self.argo.is_being_deleted,
+            is_superseded=bool(self.chain.continued_in),
+            has_ended=self.has_ended,
+        )
 
     @property
     def restarts(self) -> int:

@@ -18,6 +18,13 @@ def texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else canonical_json(value) for name, value in values.items()}
 
 
+def stop(shutdown: str = "Stop") -> dict[str, Any]:
+    """A patch that ends a job. Argo ends no Workflow that is suspended or hidden from it. A gang that waits is read as
+    a whole without its label, as its metadata do not show that it is being stopped."""
+    labels = {keys.INSTANCE: None, keys.ADMITTED: None}
+    return {"metadata": {"labels": labels}, "spec": {"shutdown": shutdown, "suspend": None}}
+
+
 def live(
     *,
     rounds: Sequence[str] | None = None,

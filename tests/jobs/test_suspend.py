@@ -136,5 +136,5 @@ def test_the_commands_say_what_they_did(diflow: Cli) -> None:
     assert "suspended (`diflow resume job` resumes it)" in diflow("describe", "job").out
     assert "job is resumed" in diflow("resume", "job").err
     shown = diflow("describe", "job").out
-    assert "waits to be admitted" in shown
+    assert "waits for the allocator" in shown
     assert "suspended" not in shown

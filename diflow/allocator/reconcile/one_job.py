@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from diflow.allocator.reconcile import failing, node_checks
 from diflow.allocator.reconcile.admission import admissions, first_admission, start_left
@@ -42,7 +43,8 @@ from diflow.record.roster import roster
 
 _SKEW_SECONDS = 300.0
 """By which the clock of the API server may be ahead of that of this process."""
-_RESUMED = {"suspend": None}
+_STOPPING: Final[Mapping[str, Any]] = {"labels": {keys.INSTANCE: None, keys.ADMITTED: None}, "spec": {"suspend": None}}
+"""What Argo needs to end a job that waits (`state.patches.stop`)."""
 # A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
 _SHOWN_SECONDS = 30.0
 
@@ -82,7 +84,7 @@ def reconcile(
     if read.is_stopping:
         # Argo ends running pods. It also waits for the end of unbound pods, which no kubelet reports.
         unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
-        resumed = [patches.change_job(read, spec=_RESUMED)] if read.argo.awaits_admission else []
+        resumed = [patches.change_job(read, **_STOPPING)] if read.argo.awaits_admission else []
         return [
             *resumed,  # Argo ends no Workflow that is suspended
             *_lost(job, capacity),
@@ -112,7 +114,9 @@ def _to_argo(read: JobRecord, capacity: FreeCapacity) -> list[Write]:
     """Show a job to Argo that was hidden from it, though nothing was decided on it."""
     if not read.argo.is_hidden or not (read.is_stopping or capacity.age(read.argo.created_seconds) > _SHOWN_SECONDS):
         return []
-    return [patches.change_job(read, labels={keys.INSTANCE: None}, spec=_RESUMED if read.is_stopping else None)]
+    if read.is_stopping:
+        return [patches.change_job(read, **_STOPPING)]
+    return [patches.change_job(read, labels={keys.INSTANCE: None})]
 
 
 def _after_argo_retry(job: Job, capacity: FreeCapacity) -> list[Write] | None:

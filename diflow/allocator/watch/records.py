@@ -30,6 +30,8 @@ from diflow.record.namespace import applications
 from diflow.record.node import node_record_of
 from diflow.record.nodecheck import Record
 from diflow.record.pod import pod_record_of, shared
+from diflow.record.status.observe import observe_state
+from diflow.record.status.status import derive_seen
 
 Json = dict[str, Any]
 
@@ -110,7 +112,10 @@ def planning_record_of(obj: Mapping[str, Any]) -> JobRecord:
     """The record of a Workflow with what placing the job needs, and without the texts that were read for it; with
     `problem` if it cannot be parsed. Of a job that has ended or continues elsewhere nothing is planned."""
     found = record_of(obj)
-    texts = replace(found.texts, check_text="")
+    ending = ""
+    if (found.is_stopping or found.argo.is_being_deleted) and not (found.has_ended or found.chain.continued_in):
+        ending = derive_seen(obj, observe_state(found, obj)).message
+    texts = replace(found.texts, check_text="", ending=ending)
     if found.chain.continued_in or found.has_ended:
         live = Live((), "") if found.chain.continued_in else Live()
         kept = Texts(texts.parameters, description=texts.description)

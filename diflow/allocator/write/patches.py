@@ -316,8 +316,10 @@ def _annotations(
 
 def stop_job(job: JobRecord, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
     """End the job's Workflow, as a user's `stop` does."""
+    # Argo ends no Workflow that is suspended.
     spec: Json = {"shutdown": "Stop", "suspend": None} if job.wishes.is_suspended else {"shutdown": "Stop"}
-    return change_job(job, spec=spec, decision=decision, note=note, of=of)  # Argo ends no Workflow that is suspended
+    labels = {keys.ADMITTED: None} if job.argo.awaits_admission else None  # see `state.patches.stop`
+    return change_job(job, spec=spec, labels=labels, decision=decision, note=note, of=of)
 
 
 def new_round(

@@ -17,13 +17,14 @@ from diflow.record.argo import failures, nodes
 from diflow.record.argo.failures import Rules, Verdict
 from diflow.record.argo.node_names import NodeName
 from diflow.record.argo.nodes import Node
-from diflow.record.argo.tree import is_never_made, read_tree
+from diflow.record.argo.tree import Tree, is_never_made, read_tree
 from diflow.record.health import HealthState
 from diflow.record.job import JobRecord, record_of
 from diflow.record.live import Live
 from diflow.record.parameters import Decision, past_phases
 from diflow.record.patches import FIRST_ROUND
 from diflow.record.status.advice import with_advice
+from diflow.record.status.stage import Stage, is_planned
 
 Object = Mapping[str, Any]
 _Fields = dict[str, Any]
@@ -113,7 +114,8 @@ class Observation:
     `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
     the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
     task should run now (`JobRecord.running`). `health`: which replicas are silent, stalled or slow. `is_stuck`: Argo
-    creates no pods, because `argo retry` has kept what it should have removed.
+    creates no pods, because `argo retry` has kept what it should have removed. `gated`: why the allocator does not
+    admit it, as far as it says so.
     """
 
     name: str
@@ -131,7 +133,10 @@ class Observation:
     offloaded: bool = False
     past: tuple[tuple[str, str, str], ...] = ()
     started: str = ""
-    is_suspended: bool = False
+    stage: Stage = Stage.ADMITTED
+    is_gang: bool = False
+    has_places: bool = False
+    gated: str = ""
     awaits_admission: bool = False
     is_left: bool = False
     has_counted: bool = False
@@ -158,11 +163,6 @@ class Observation:
         """Which replicas of the current round are silent, stalled or slow, or ""."""
         found = self.health
         return found.why if found is not None and found.is_about(self.live.current) and not self.closing else ""
-
-    @property
-    def gated(self) -> str:
-        """Why the allocator does not admit the job, as far as it says so."""
-        return _gated(self.decision)
 
     @property
     def stopped(self) -> str:
@@ -201,19 +201,20 @@ def observe_state(state: JobRecord, workflow: Object, pods: Sequence[Object] = (
         past=tuple(past_phases(state.notes.history_before)),
         started=untrusted.time(state.notes.history_before.get("started"))
         or untrusted.time(untrusted.sub(workflow, "status").get("startedAt")),
-        is_suspended=state.wishes.is_suspended,
+        is_gang=state.is_gang,
         awaits_admission=state.argo.awaits_admission,
         is_left=bool(state.chain.continued_in),
         problem=state.problem,
         health=state.notes.health,
     )
     if state.problem:
-        return Observation(**fields)
-    gated = _gated(state.notes.decision)
+        return Observation(**fields, stage=state.stage(Tree()))
     found, offloaded = nodes.nodes(workflow, pods)
     if modules.is_one(workflow):  # the job is its coordinator, which is in the first round
         found = tuple(node for node in found if node.place is None or node.place.round == FIRST_ROUND)
         fields["live"] = replace(state.live, rounds=(FIRST_ROUND,))
+    tree = read_tree(found, is_offloaded=offloaded)
+    fields |= _planned(state, tree)
     by_node = {nodes.node_id_of(pod): pod for pod in pods}
     tasks = dict.fromkeys(fields.pop("tasks"))
     rules_of = cache(state.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
@@ -229,14 +230,13 @@ def observe_state(state: JobRecord, workflow: Object, pods: Sequence[Object] = (
                     node,
                     by_node.get(node.id),
                     node.place,
-                    gated=gated,
+                    gated=fields["gated"],
                     sees_pods=bool(pods),
                     rules=rules_of(node.place.task),
                 )
             )
             tasks.setdefault(node.place.task)
     attempts.sort(key=lambda a: (a.order, a.created))
-    tree = read_tree(found, is_offloaded=offloaded)
     fields |= _Fields(
         tasks=tuple(tasks),
         running={task.name: state.live.running(task.name) for task in state.spec.tasks},
@@ -251,8 +251,12 @@ def observe_state(state: JobRecord, workflow: Object, pods: Sequence[Object] = (
     return Observation(**fields)
 
 
-def _gated(decision: Decision) -> str:
-    return decision.why if decision.action != _STOP else ""
+def _planned(state: JobRecord, tree: Tree) -> _Fields:
+    """The stage of a job, and what the allocator says about it while it plans it."""
+    stage = state.stage(tree)
+    places = state.has_places(tree)
+    said = state.notes.decision if is_planned(stage, has_places=places) else Decision()
+    return _Fields(stage=stage, has_places=places, gated=said.why if said.action != _STOP else "")
 
 
 def waiting_reason(pod: Object, *, gated: str = "") -> str:

@@ -398,7 +398,7 @@ async def test_a_job_beyond_all_bounds_is_told_so_and_nothing_of_it_is_built(
     assert not place.api.seen("PATCH")
     [facts] = [trim_workflow(place.workflow("huge"))]
     assert facts is not None
-    assert (words in facts.problem, facts.tasks) == (True, ())
+    assert (words in facts.message, facts.tasks) == (True, ())
 
 
 @asynchronous
