@@ -7,13 +7,13 @@ continues in another Workflow is one job (`diflow.record.chain`).
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector, drop
@@ -145,14 +145,14 @@ class Cache:
         namespace: str = "",
         stale_seconds: float,
         more: More | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM,
         **options: Any,
     ) -> None:
         self._cluster = cluster
         self._stale_seconds = stale_seconds
         self._more = more or More()
         space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
-        given: dict[str, Any] = {"clock": clock, **options}
+        given: dict[str, Any] = {"clock": clock.monotonic, **options}
         self._lock = threading.Lock()
         self._parts: dict[JobKey, dict[str, ServedWorkflow]] = {}
         self._job_of: dict[Key, str] = {}
