@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Clock:
     """Sleeps for so many seconds; blocks."""
     pause: Callable[[float], Awaitable[object]] = _pause
     """Sleeps for so many seconds in an event loop."""
+    wait: Callable[[threading.Event, float], object] = threading.Event.wait
+    """Waits for an event, for at most so many seconds."""
     jitter: Callable[[float, float], float] = random.uniform
     """A number between these two."""
 

@@ -161,9 +161,11 @@ class Place:
             self.cluster,
             stale_seconds=self.settings.stale_seconds,
             more=self.more,
-            clock=self.time.clock,
-            sleep=lambda _: self.cache.workflows._stopping.wait(0.01),
-            jitter=lambda low, _: low,  # not `random`: Hypothesis controls it while it generates examples
+            clock=Clock(
+                monotonic=self.time.now,
+                wait=lambda stopping, _: stopping.wait(0.01),
+                jitter=lambda low, _: low,  # not `random`: Hypothesis controls it while it generates examples
+            ),
         )
         self.pauses: list[float] = []
         self.addresses = 0

@@ -34,6 +34,7 @@ from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.records import JobRead
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError, InvalidError
 from diflow.kube.leader_election import Elector
 
@@ -61,15 +62,14 @@ class Planner:
         record: Callable[[Snapshot, Plan], None],
         on_progress: Callable[[], None],
         on_due: Callable[[str], None],
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
         inherit: Callable[[JobRead, Profile | None], Profile | None],
     ) -> None:
         self.policy, self._inherit = policy, inherit
         self._settings, self._elector, self._executor = settings, elector, executor
         self._view, self._avoided = view, avoided
         self._record, self._on_progress, self._on_due = record, on_progress, on_due
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
         self._standings = Standings()
         self.promises = Promises(settings.promise_seconds)
@@ -84,12 +84,12 @@ class Planner:
     @property
     def failing_seconds(self) -> float | None:
         """Seconds since the first of the last plans, all of which failed; None if the last one succeeded."""
-        return None if self._failing_since is None else self._clock() - self._failing_since
+        return None if self._failing_since is None else self._clock.monotonic() - self._failing_since
 
     @property
     def planned_ago(self) -> float:
         """Seconds since the beginning of the last plan of which all writes were made, infinite without one."""
-        return self._clock() - self._carried_out
+        return self._clock.monotonic() - self._carried_out
 
     @property
     def stuck_seconds(self) -> float:
@@ -109,7 +109,7 @@ class Planner:
 
         An error in planning changes nothing. Raises errors of the API server and LostLeadershipError.
         """
-        began, self._is_refused = self._clock(), False
+        began, self._is_refused = self._clock.monotonic(), False
         try:
             spent, changed = self._plan(state)
         except Exception as error:
@@ -123,14 +123,14 @@ class Planner:
             self._failing_since = None
             self._carried_out = self._carried_out if self._is_refused else began
         elif self._failing_since is None:
-            self._failing_since = self._clock()
+            self._failing_since = self._clock.monotonic()
         return spent, changed
 
     def _plan(self, state: ClusterState) -> tuple[float, bool]:
-        now = self._wall()
+        now = self._clock.wall()
         self._reports = {job.key: job.read.profilings for job in state.jobs.values()}
         state = self._withdraw_unused(state, now)
-        lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock())
+        lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock.monotonic())
         spent = 0.0
         at_fault: list[Job] = []
         for turn in range(MOST_CULPRITS + 1):
@@ -216,7 +216,7 @@ class Planner:
         capacity = self._view.capacity(state)
         planned = self._standings.left_out.without([*state.jobs.values()], now=now)
         standings = self._standings.of(planned, capacity, now=now, keep_cordoned=False)
-        expired = self.promises.expire(standings, state.pods, capacity, now=self._clock())
+        expired = self.promises.expire(standings, state.pods, capacity, now=self._clock.monotonic())
         out = [withdraw(one.standing, one.why, now=now, most=one.most) for one in expired]
         writes = [write for write in out if write is not None and not self._executor.backoffs.is_active(write.job)]
         if not writes:
@@ -246,11 +246,11 @@ class Planner:
 
     def _culprit(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
         """(the job without which the policy does not fail, if there is one; whether the search ended in time)."""
-        ends = self._clock() + self._settings.policy_seconds
+        ends = self._clock.monotonic() + self._settings.policy_seconds
         kept = Standings()  # of its own, as the jobs that are not in a sample must not count as gone
 
         def fails(some: Sequence[Job]) -> bool:
-            if self._clock() > ends:
+            if self._clock.monotonic() > ends:
                 raise TooLongError
             part = replace(state, jobs={job.key: job for job in some})
             snapshot = self._picture(part, now, lapsed, kept=kept).snapshot
@@ -269,11 +269,11 @@ class Planner:
 
     def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
         """(plan, seconds, trouble)."""
-        began = self._clock()
+        began = self._clock.monotonic()
         self._on_progress()
         plan, trouble = self._guard.ask(partial(in_units, self.policy.optimize), snapshot)
         self._on_progress()
-        return plan, self._clock() - began, trouble
+        return plan, self._clock.monotonic() - began, trouble
 
     def _picture(
         self,
@@ -295,7 +295,7 @@ class Planner:
             keep_cordoned=keep_cordoned,
             fixed=self._executor.backoffs.jobs(),
             ending=self._executor.unwritable(state.jobs),
-            avoid=self._avoided.at(self._clock()),
+            avoid=self._avoided.at(self._clock.monotonic()),
             kept=kept or self._standings,
             lapsed=lapsed,
             rules=state.rules,

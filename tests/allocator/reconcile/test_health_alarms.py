@@ -24,6 +24,7 @@ from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.records import Identity, JobRead, PodRead, Role
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.dijob.model import Health
 from diflow.record import signals, untrusted
 from diflow.record.allocation import Allocation
@@ -140,14 +141,14 @@ def _pod(job: str, rank: int) -> PodRead:
     )  # fmt: skip
 
 
-class Clock(SimpleNamespace):
+class Moment(SimpleNamespace):
     now: float = 0.0
 
 
-def watch() -> tuple[HealthWatch, Executor, Clock]:
-    executor, clock = Executor(), Clock(now=0.0)
+def watch() -> tuple[HealthWatch, Executor, Moment]:
+    executor, clock = Executor(), Moment(now=0.0)
     made: Any = executor
-    return HealthWatch(made, clock=lambda: clock.now, wall=lambda: EPOCH + clock.now), executor, clock
+    return HealthWatch(made, clock=Clock(monotonic=lambda: clock.now, wall=lambda: EPOCH + clock.now)), executor, clock
 
 
 def looks(
