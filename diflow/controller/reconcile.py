@@ -45,6 +45,7 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.record import modules, untrusted
 from diflow.record.parameters import STOPS
+from diflow.record.patches import stopping
 from diflow.record.status import status
 
 if TYPE_CHECKING:
@@ -350,13 +351,13 @@ class Reconciler:
         return f"the step that waited for it has ended (pod {obj.waited_by})"
 
     def _stop(self, key: Key, obj: DIJobRead, workflow: Json, why: str) -> Json:
-        """Stop the job as `diflow.jobs.suspend.stop` does, and report it. Returns the Workflow as it is now."""
+        """Stop the job, and report it. Returns the Workflow as it is now."""
         # With its DIJob, it changes at once and with each pod that ends, and the stop must not wait for the last one.
         known = ("uid",) if obj.is_deleted_in_foreground else ("uid", "resourceVersion")
         expected = {name: workflow["metadata"][name] for name in known}
         patch = {
             "metadata": {**expected, "labels": {keys.INSTANCE: None}, "annotations": {keys.STOPPED_BECAUSE: why}},
-            "spec": {"shutdown": "Stop", "suspend": None},
+            "spec": stopping(),
         }
         answer = self._writer.patch_workflow(workflow, patch, what="stop")
         log.info("job stopped", job=key, why=why)

@@ -14,6 +14,7 @@ from diflow.common.errors import ConflictError
 from diflow.jobs import changing, parts
 from diflow.kube.api import Cluster
 from diflow.record.parameters import JobState, was_never_admitted
+from diflow.record.patches import STOP, TERMINATE, stopping
 from diflow.record.status import status
 
 Object = dict[str, Any]
@@ -42,8 +43,7 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
 
     Raises ConflictError if it has ended.
     """
-    # Argo ends no Workflow that is suspended.
-    spec = {"shutdown": "Terminate" if at_once else "Stop", "suspend": None}
+    spec = stopping(TERMINATE if at_once else STOP)
     _change(name, lambda _: {"spec": spec}, namespace=namespace, cluster=cluster)
 
 

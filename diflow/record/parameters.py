@@ -43,13 +43,13 @@ from diflow.record.health import HealthState
 from diflow.record.live import Live
 from diflow.record.memo import MIB, remembered
 from diflow.record.memory import MOST_MIB
-from diflow.record.patches import NOT_ADMITTED, live, merged
+from diflow.record.patches import NOT_ADMITTED, STOP, TERMINATE, live, merged
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
 _Fields = dict[str, Any]
 
-STOPS: Final = ("Stop", "Terminate")
+STOPS: Final = (STOP, TERMINATE)
 ADMITTED: Final = '{"until":0}'
 """The parameter `places` when it holds for no pod any more."""
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})

@@ -12,6 +12,10 @@ FIRST_ROUND = "1"
 NOT_ADMITTED = "{}"
 """The parameter `places` of a job that was never admitted. It has no pods while its Workflow is suspended."""
 
+STOP: Final = "Stop"
+"""`spec.shutdown` of a Workflow that is to end; its pods get SIGTERM and their grace period."""
+TERMINATE: Final = "Terminate"
+"""That of one that is to end as `argo terminate` has it."""
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
@@ -24,6 +28,11 @@ def canonical_json(data: Any) -> str:
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Parameters as they are written: always text, as Argo's controller fails on other types."""
     return {name: value if isinstance(value, str) else canonical_json(value) for name, value in values.items()}
+
+
+def stopping(how: str = STOP) -> dict[str, Any]:
+    """The change of a Workflow's `spec` that ends its job. Argo ends no Workflow that is suspended."""
+    return {"shutdown": how, "suspend": None}
 
 
 def live(

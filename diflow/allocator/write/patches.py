@@ -15,7 +15,7 @@ from diflow.record.allocation import Allocation
 from diflow.record.argo import ended_pods
 from diflow.record.exclusions import Exclusions
 from diflow.record.parameters import ADMITTED
-from diflow.record.patches import canonical_json, live, merged
+from diflow.record.patches import canonical_json, live, merged, stopping
 
 Json = dict[str, Any]
 Reason = Literal[
@@ -299,8 +299,7 @@ def _annotations(
 
 def stop_job(job: JobRead, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
     """End the job's Workflow, as a user's `stop` does."""
-    spec: Json = {"shutdown": "Stop", "suspend": None} if job.is_suspended else {"shutdown": "Stop"}
-    return change_job(job, spec=spec, decision=decision, note=note, of=of)  # Argo ends no Workflow that is suspended
+    return change_job(job, spec=stopping(), decision=decision, note=note, of=of)
 
 
 def new_round(
