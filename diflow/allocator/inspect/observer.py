@@ -5,8 +5,7 @@ Nothing is written, and no daemon has to run.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,6 +27,7 @@ from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.missing_nodes import MissingNodes
 from diflow.allocator.watch.queues import QueueFile, read_file
 from diflow.allocator.watch.records import read_node, read_pod, read_workflow
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.jobs import waiting
 from diflow.kube.api import Cluster
@@ -65,7 +65,7 @@ def look(
     namespace: str | None = None,
     read: Sequence[dict[str, Any]] = (),
     lists: Lists | None = None,
-    wall: Callable[[], float] = time.time,
+    clock: Clock = SYSTEM,
 ) -> Seen:
     """Read nodes, pods, jobs and queues. `namespace`: the allocator's, if known. `read`: Workflows that were just read,
     as the list has only the metadata of gangs that wait. `lists`: those that were begun before.
@@ -96,9 +96,9 @@ def look(
             trouble,
             rules=queues.rules,
         ),
-        read_status(cluster, namespace=namespace, now=wall()),
+        read_status(cluster, namespace=namespace, now=clock.wall()),
         settings,
-        now=wall(),
+        now=clock.wall(),
     )
 
 
