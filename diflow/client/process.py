@@ -110,7 +110,7 @@ class Client:
         """Request `n` fewer replicas, as `add_replicas`. Those of the highest index are stopped, with SIGTERM first."""
         self._change("DELETE", n, task, timeout_seconds)
 
-    def report(
+    def report(  # noqa: PLR0913 (users name what they report)
         self,
         *,
         speed: float | None = None,

@@ -799,7 +799,7 @@ print("requests" in sys.modules, sorted({"hera", "kubernetes", "pydantic", "type
     done = _python(script, environ)
     first, second = done.splitlines()
     modules = ["", ".courier", ".place", ".process", ".readings", ".shards", ".stop", ".wire"]
-    others = ["errors", "shards", "shards.dataset", "version"]
+    others = ["clock", "errors", "shards", "shards.dataset", "version"]
     expected = ["diflow", *(f"diflow.client{name}" for name in modules), *(f"diflow.{name}" for name in others)]
     assert first == f"{expected} []"
     assert second == "True []"

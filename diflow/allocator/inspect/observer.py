@@ -186,17 +186,7 @@ def _picture(
     state: ClusterState, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
 ) -> Picture:
     capacity = FreeCapacity.of(state.nodes, state.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
-    return picture(
-        state.jobs.values(),
-        state.nodes,
-        state.pods,
-        state.queues,
-        capacity,
-        now=now,
-        pools=pools,
-        keep_cordoned=keep_cordoned,
-        rules=state.rules,
-    )
+    return picture(state, capacity, now=now, pools=pools, keep_cordoned=keep_cordoned)
 
 
 def _queues(cluster: Cluster, settings: AllocatorSettings) -> tuple[QueueFile, str]:

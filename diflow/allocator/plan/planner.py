@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -16,7 +16,7 @@ from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.guard import Guard, has_raised
 from diflow.allocator.plan.holding import Lapsed, Standings
-from diflow.allocator.plan.inputs import Picture, left_in_place, picture
+from diflow.allocator.plan.inputs import Picture, Restrictions, left_in_place, picture
 from diflow.allocator.plan.isolation import MOST_CULPRITS, TooLongError, culprit
 from diflow.allocator.plan.plan_writes import plan_writes, withdraw
 from diflow.allocator.plan.sequence import Holdings, write_in_order
@@ -45,10 +45,22 @@ _MOST_TEXTS: Final = 200
 log = structlog.get_logger("diflow.allocator")
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a planner calls."""
+
+    record: Callable[[Snapshot, Plan], None]
+    """With each snapshot and plan."""
+    on_progress: Callable[[], None]
+    """When a step is done."""
+    on_due: Callable[[str], None]
+    """With a reason when another plan is due: writes were refused, or texts are left."""
+    inherit: Callable[[JobRead, Profile | None], Profile | None]
+    """Adds to a job's profile what is known of its application."""
+
+
 class Planner:
-    """Makes one plan at a time. `record` gets each snapshot and plan, `on_progress` is called when a step is done,
-    `on_due` with a reason when another plan is due: writes were refused, or texts are left. `inherit` adds to a job's
-    profile what is known of its application."""
+    """Makes one plan at a time."""
 
     def __init__(
         self,
@@ -59,16 +71,12 @@ class Planner:
         view: ClusterView,
         *,
         avoided: AvoidedNodes,
-        record: Callable[[Snapshot, Plan], None],
-        on_progress: Callable[[], None],
-        on_due: Callable[[str], None],
+        calls: Calls,
         clock: Clock,
-        inherit: Callable[[JobRead, Profile | None], Profile | None],
     ) -> None:
-        self.policy, self._inherit = policy, inherit
+        self.policy, self._calls = policy, calls
         self._settings, self._elector, self._executor = settings, elector, executor
         self._view, self._avoided = view, avoided
-        self._record, self._on_progress, self._on_due = record, on_progress, on_due
         self._clock = clock
         self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
         self._standings = Standings()
@@ -149,7 +157,7 @@ class Planner:
                 if worst is not None and turn < MOST_CULPRITS:
                     continue
                 self.last, self.last_trouble = (shown, plan), trouble
-                self._record(shown.snapshot, plan)
+                self._calls.record(shown.snapshot, plan)
                 self._report_failure(trouble)
                 return spent, False
             writes = self._writes_of(shown, plan, state, now)
@@ -158,7 +166,7 @@ class Planner:
         else:
             raise InvalidError("no plan can be written, whichever jobs are left out")
         self.last, self.last_trouble = (shown, plan), ""
-        self._record(shown.snapshot, plan)
+        self._calls.record(shown.snapshot, plan)
         log.info(
             "plan",
             policy=plan.policy,
@@ -205,10 +213,10 @@ class Planner:
                 jobs=sorted({w.job for w in done.refused})[:4],
                 waiting=len(done.waiting),
             )
-            self._on_due("conflict")
+            self._calls.on_due("conflict")
         self._executor.apply(texts[:_MOST_TEXTS], state.jobs)
         if texts[_MOST_TEXTS:]:
-            self._on_due("texts of decisions are left")
+            self._calls.on_due("texts of decisions are left")
         return bool(done.tried or texts)
 
     def _withdraw_unused(self, state: ClusterState, now: float) -> ClusterState:
@@ -270,9 +278,9 @@ class Planner:
     def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
         """(plan, seconds, trouble)."""
         began = self._clock.monotonic()
-        self._on_progress()
+        self._calls.on_progress()
         plan, trouble = self._guard.ask(partial(in_units, self.policy.optimize), snapshot)
-        self._on_progress()
+        self._calls.on_progress()
         return plan, self._clock.monotonic() - began, trouble
 
     def _picture(
@@ -284,20 +292,19 @@ class Planner:
         keep_cordoned: bool = False,
         kept: Standings | None = None,
     ) -> Picture:
+        restrictions = Restrictions(
+            fixed=self._executor.backoffs.jobs(),
+            ending=self._executor.unwritable(state.jobs),
+            avoid=self._avoided.at(self._clock.monotonic()),
+            lapsed=lapsed,
+        )
         return picture(
-            state.jobs.values(),
-            state.nodes,
-            state.pods,
-            state.queues,
+            state,
             self._view.capacity(state),
             now=now,
             pools=self._settings.pools,
             keep_cordoned=keep_cordoned,
-            fixed=self._executor.backoffs.jobs(),
-            ending=self._executor.unwritable(state.jobs),
-            avoid=self._avoided.at(self._clock.monotonic()),
+            restrictions=restrictions,
             kept=kept or self._standings,
-            lapsed=lapsed,
-            rules=state.rules,
-            inherit=self._inherit,
+            inherit=self._calls.inherit,
         )

@@ -19,26 +19,13 @@ import structlog
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.inputs import Picture
-from diflow.allocator.plan.planner import Planner
 from diflow.allocator.plan.triggers import reason_to_plan
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.reasons import plan_text
-from diflow.allocator.reconcile.all_jobs import Reconciler
-from diflow.allocator.reconcile.cordons import Cordons
-from diflow.allocator.reconcile.cycle_view import ClusterView
-from diflow.allocator.reconcile.health import HealthWatch
-from diflow.allocator.reconcile.problems import Problems
-from diflow.allocator.remember.applications import Applications
-from diflow.allocator.remember.ended_jobs import EndedJobs
-from diflow.allocator.remember.priors import Priors
-from diflow.allocator.run.lease_requests import LeaseRequests
-from diflow.allocator.run.timers import TOO_LATE, Timers
+from diflow.allocator.run.timers import TOO_LATE
+from diflow.allocator.run.wiring import Loop, wired
 from diflow.allocator.settings import AllocatorSettings
-from diflow.allocator.watch.cluster_state import Caches, ClusterState
-from diflow.allocator.watch.node_pools import NodePools
-from diflow.allocator.watch.signature import Seal
-from diflow.allocator.write.executor import Executor
-from diflow.allocator.write.takeover import Takeover
+from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.common import keys
 from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import LostLeadershipError, UnavailableError
@@ -109,53 +96,13 @@ class Allocator:
         self._ended = clock.monotonic()  # when it ended
         self.woke = clock.monotonic()
         """When the loop last made progress, on the clock: for health checks."""
-        self.seal = Seal(cluster, namespace=settings.namespace)
-        self.caches = Caches(cluster, settings, on_change=self._on_cache_change, seal=self.seal, clock=clock, pace=pace)
-        pools = NodePools(self.caches.nodes, settings.pools.label)
-        self.executor = Executor(
-            cluster,
-            elector,
-            on_response=self.caches.apply_write_response,
-            progress=self._progress,
-            sign=self.seal.sign,
-            mark=pools.mark,
-            workers=settings.writers,
-            clock=clock,
-        )
-        self.ended_jobs = EndedJobs(cluster, elector, namespace=settings.watched_namespace, clock=clock, pace=pace)
-        self.applications = Applications(
-            cluster,
-            elector,
-            jobs=self.caches.workflows,
-            ended=self.ended_jobs.workflows,
-            pools=pools,
-            namespace=settings.watched_namespace,
-            clock=clock,
-            pace=pace,
-        )
-        self._view = ClusterView(self.caches, lost_after_seconds=settings.lost_after_seconds, clock=clock)
-        self._reconciler = Reconciler(self.executor, self._view, settings, clock=clock)
-        self._planner = Planner(
-            policy,
-            settings,
-            elector,
-            self.executor,
-            self._view,
-            avoided=self._reconciler.avoided,
-            record=record,
-            on_progress=self._progress,
-            on_due=self.ask,
-            clock=clock,
-            inherit=Priors(self.applications.config_maps, pools, clock=clock).profile,
-        )
-        self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
-        self._problems = Problems(self.executor)
-        self._requests = LeaseRequests(cluster, elector, namespace=settings.namespace)
-        self.health = HealthWatch(self.executor, clock=clock)
-        self._cordons = Cordons(cluster, elector, after_namespaces=settings.cordon_after_namespaces, clock=clock)
-        self._timers = Timers(
-            settings, self.executor, self._planner, self._reconciler.unbound, clock, look_due=self.health.due
-        )
+        loop = Loop(on_change=self._on_cache_change, on_progress=self._progress, ask=self.ask, record=record)
+        parts = wired(cluster, settings, policy, elector, loop=loop, clock=clock, pace=pace)
+        self.seal, self.caches, self.executor, self.health = parts.seal, parts.caches, parts.executor, parts.health
+        self.ended_jobs, self.applications = parts.ended_jobs, parts.applications
+        self._view, self._reconciler, self._planner = parts.view, parts.reconciler, parts.planner
+        self._takeover, self._problems, self._requests = parts.takeover, parts.problems, parts.requests
+        self._cordons, self._timers = parts.cordons, parts.timers
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set, on caches that were started. Raises LostLeadershipError when this process does not

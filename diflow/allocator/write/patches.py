@@ -220,7 +220,7 @@ def touch(job: JobRead) -> Write:
     return Write(WORKFLOW, job.identity, job.key, {}, why="taken over")
 
 
-def change_job(
+def change_job(  # noqa: PLR0913 (each is a part of the patch)
     job: JobRead,
     *,
     parameters: Mapping[str, str] | None = None,
@@ -302,7 +302,7 @@ def stop_job(job: JobRead, *, decision: Mapping[str, Any], note: Note | None = N
     return change_job(job, spec=stopping(), decision=decision, note=note, of=of)
 
 
-def new_round(
+def new_round(  # noqa: PLR0913 (each is a part of the patch)
     job: JobRead,
     counts: Mapping[str, int],
     nodes: Mapping[str, tuple[str, ...]],

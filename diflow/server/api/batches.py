@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -37,14 +37,6 @@ class Pace:
     """Awaited before each write, for other reasons to wait. What comes meanwhile is in that write."""
 
 
-@dataclass(slots=True)
-class _Line(Generic[Batch]):
-    """What waits of one job, and the task that writes it."""
-
-    batch: Batch | None
-    writer: asyncio.Task[None] | None = None
-
-
 class JobBatches(Generic[Batch, Result]):
     """Batches of all jobs, of which one of a job at a time is written. For one event loop.
 
@@ -69,48 +61,27 @@ class JobBatches(Generic[Batch, Result]):
         self._what = what
         self._pace = pace
         self._clock = clock
-        self._lines: dict[JobKey, _Line[Batch]] = {}
-        self._began: TTLCache[JobKey, float] = TTLCache(_MOST_JOBS, pace.between_seconds, timer=clock.monotonic)
-        self._results: LRUCache[JobKey, Result] = LRUCache(most_kept)
-        self._pauses: set[asyncio.Future[Any]] = set()
+        self.waiting: dict[JobKey, Batch] = {}
+        """What waits, by job."""
+        self.results: LRUCache[JobKey, Result] = LRUCache(most_kept)
+        """What the last write of a job has returned; may be removed at any time."""
         self.is_closing = False
+        self._writers: dict[JobKey, asyncio.Task[None]] = {}
+        self._began: TTLCache[JobKey, float] = TTLCache(_MOST_JOBS, pace.between_seconds, timer=clock.monotonic)
+        self._pauses: set[asyncio.Future[Any]] = set()
 
     def __contains__(self, key: JobKey) -> bool:
         """Whether something of this job waits or is being written."""
-        return key in self._lines
-
-    def waiting(self, key: JobKey) -> Batch | None:
-        """What waits of this job."""
-        line = self._lines.get(key)
-        return line.batch if line is not None else None
-
-    def all_waiting(self) -> list[Batch]:
-        """What waits of all jobs."""
-        return [line.batch for line in self._lines.values() if line.batch is not None]
-
-    def last(self, key: JobKey) -> Result | None:
-        """What the last write of this job has returned, if it is kept."""
-        return self._results.get(key)
-
-    def kept(self) -> set[JobKey]:
-        """The jobs whose results are kept."""
-        return set(self._results)
-
-    def forget(self, keys: Iterable[JobKey]) -> None:
-        """Forget the results of these jobs."""
-        for key in keys:
-            self._results.pop(key, None)
+        return key in self._writers
 
     def add(self, key: JobKey, batch: Batch) -> None:
         """Have it written with what waits already of this job. Raises ApiError (503) if too many jobs wait."""
-        line = self._lines.get(key)
-        if line is not None:
-            line.batch = batch if line.batch is None else self._merge(line.batch, batch)
-            return
-        if len(self._lines) >= _MOST_JOBS:
+        is_new = key not in self._writers
+        if is_new and len(self._writers) >= _MOST_JOBS:
             raise unavailable("too many jobs report at once")
-        line = self._lines[key] = _Line(batch)
-        line.writer = asyncio.ensure_future(self._serve(key, line))
+        self.waiting[key] = self._merge(self.waiting[key], batch) if key in self.waiting else batch
+        if is_new:
+            self._writers[key] = asyncio.ensure_future(self._serve(key))
 
     async def pause(self, seconds: float) -> None:
         """Sleep for so long, but not beyond the call of `close`."""
@@ -125,62 +96,47 @@ class JobBatches(Generic[Batch, Result]):
             sleep.cancel()
 
     async def close(self, *, seconds: float) -> None:
-        """Write what waits now, within so many seconds. Afterwards `all_waiting` is what was not written."""
+        """Write what waits now, within so many seconds. Afterwards `waiting` is what was not written."""
         self.is_closing = True
         for sleep in self._pauses:
             sleep.cancel()
-        writers = [line.writer for line in self._lines.values() if line.writer is not None]
-        if not writers:
-            return
-        _, late = await asyncio.wait(writers, timeout=seconds)
-        for writer in late:
-            writer.cancel()
-        if late:
-            await asyncio.wait(late)
+        if self._writers:
+            _, late = await asyncio.wait(self._writers.values(), timeout=seconds)
+            for writer in late:
+                writer.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
-    async def _serve(self, key: JobKey, line: _Line[Batch]) -> None:
+    async def _serve(self, key: JobKey) -> None:
         """Write what waits of a job until nothing does."""
         between, began, failures = self._pace.between_seconds, self._began.get(key, -math.inf), 0
         try:
-            while line.batch is not None:
+            while key in self.waiting and not (self.is_closing and failures):
                 seconds = max(between, backoff(self._pace.backoff_seconds, failures - 1)) if failures else between
                 await self.pause(began + seconds - self._clock.monotonic())
                 if self._pace.before is not None:
                     await self._pace.before(key)
                 began = self._began[key] = self._clock.monotonic()
-                if await self._is_done(key, line):
-                    failures = 0
-                    continue
-                failures += 1
-                if self.is_closing:
-                    return
+                failures = 0 if await self._is_done(key) else failures + 1
         finally:
-            if not self.is_closing:
-                del self._lines[key]
+            del self._writers[key]
 
-    async def _is_done(self, key: JobKey, line: _Line[Batch]) -> bool:
+    async def _is_done(self, key: JobKey) -> bool:
         """Write what waits now of a job. Returns whether it has not to be written again."""
-        batch, line.batch = line.batch, None
-        assert batch is not None
-        job = "/".join(key)
+        batch, job = self.waiting.pop(key), "/".join(key)
         try:
-            result = await self._write(key, batch, self._results.get(key))
+            result = await self._write(key, batch, self.results.get(key))
         except NotFoundError:
             return True  # the job is gone
-        except (DiflowError, ApiError) as error:
+        except (DiflowError, ApiError, asyncio.CancelledError) as error:
+            self.waiting[key] = self._merge(batch, self.waiting[key]) if key in self.waiting else batch
+            if isinstance(error, asyncio.CancelledError):
+                raise
             log.warning(f"{self._what} are not written yet", job=job, why=str(error))
-            self._restore(line, batch)
             return False
-        except asyncio.CancelledError:
-            self._restore(line, batch)
-            raise
         except Exception as error:
             log.error(f"{self._what} cannot be written", job=job, why=f"{type(error).__name__}: {error}")
             return True
-        self._results.pop(key, None)
+        self.results.pop(key, None)
         if result is not None:
-            self._results[key] = result
+            self.results[key] = result
         return True
-
-    def _restore(self, line: _Line[Batch], batch: Batch) -> None:
-        line.batch = batch if line.batch is None else self._merge(batch, line.batch)

@@ -110,12 +110,12 @@ class Reporter:
     @property
     def waiting(self) -> int:
         """The number of accepted reports that are not written yet."""
-        return sum(len(batch.reports) for batch in self.batches.all_waiting())
+        return sum(len(batch.reports) for batch in self.batches.waiting.values())
 
     @property
     def jobs(self) -> int:
         """The number of jobs of which something is remembered."""
-        return len(self._vitals.keys() | self._beats.keys() | self.batches.kept())
+        return len(self._vitals.keys() | self._beats.keys() | set(self.batches.results))
 
     def take(self, view: ServedJob, rank: int, report: Report) -> None:
         """Accept a report; it replaces an older one of that rank. Raises ApiError (503) for too many jobs."""
@@ -150,7 +150,7 @@ class Reporter:
             self._listening = now
         self._looked = now
         beats: dict[JobKey, tuple[str, float]] = {}
-        gone = self.batches.kept()
+        gone = set(self.batches.results)
         for view in self._cache.jobs():
             if view.workflow.has_ended:
                 continue
@@ -164,7 +164,8 @@ class Reporter:
                     self.batches.add(key, _Batch(view.workflow.current))
         self._beats = beats
         self._vitals = {key: vitals for key, vitals in self._vitals.items() if key in beats}
-        self.batches.forget(gone)
+        for key in gone:
+            self.batches.results.pop(key, None)
 
     def _next_beat(self, key: JobKey, view: ServedJob, deadlines: Deadlines, now: float) -> tuple[str, float]:
         """(the stored text, when this server writes after it that it listens).
@@ -182,7 +183,7 @@ class Reporter:
 
     def _later(self, key: JobKey, text: str) -> float:
         """How much later than it is due this server writes that it listens."""
-        last = self.batches.last(key)
+        last = self.batches.results.get(key)
         return self._clock.jitter(*(_MINE_SECONDS if last is not None and last.text == text else _OTHERS_SECONDS))
 
     def _with_signs(self, view: ServedJob, rank: int, report: Report) -> Report:
@@ -198,7 +199,7 @@ class Reporter:
             vitals = self._vitals.setdefault(key, {})
             is_alive = now.has_moved(vitals.get(rank))
             vitals[rank] = now
-        batch = self.batches.waiting(key)
+        batch = self.batches.waiting.get(key)
         before = batch.reports.get(rank) if batch is not None and batch.round == view.workflow.current else None
         if before is None or not isinstance(before.body, Profiling):
             return replace(report, is_alive=is_alive)

@@ -1,7 +1,7 @@
 """Data shards of jobs: leases of workers, in a ConfigMap for each job (docs/decisions/0021).
 
 An answer is sent when the ledger that it is of is stored. The requests of a job that arrive while a write is under way,
-or less than `between_seconds` after one, share the next write. A write names the version that it changes: of two
+or less than `between_seconds` after it began, share the next one. A write names the version that it changes: of two
 servers one conflicts, reads, and carries its requests out again.
 """
 
@@ -91,7 +91,7 @@ class Shards:
         After a 503 it may have been carried out: a request that is sent again has the same effect.
         """
         key = (view.namespace, view.name)
-        batch = self.batches.waiting(key)
+        batch = self.batches.waiting.get(key)
         if batch is not None and len(batch.waiting) >= _MOST_WAITING:
             raise unavailable(f"{_MOST_WAITING} requests of this job wait already")
         waiting = _Waiting(ask, pod, asyncio.get_running_loop().create_future())
