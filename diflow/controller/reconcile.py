@@ -13,13 +13,13 @@ killed between any two of them, and two processes do not harm each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.durations import backoff, timestamp
 from diflow.common.errors import (
     ConflictError,
@@ -74,8 +74,6 @@ class Next:
 class Reconciler:
     """Looks at jobs. The methods for one state of a job return after how many seconds to look at it again (None: when
     something changes).
-
-    `clock` gives monotonic seconds, `wall` the Unix time.
     """
 
     def __init__(
@@ -85,16 +83,13 @@ class Reconciler:
         elector: Elector,
         settings: ControllerSettings,
         *,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._cluster = cluster.without_retries()
-        self._caches, self._elector, self._settings, self._wall = caches, elector, settings, wall
-        self._writer = Writer(
-            self._cluster, caches, elector, status_seconds=settings.status_seconds, clock=clock, wall=wall
-        )
+        self._caches, self._elector, self._settings, self._clock = caches, elector, settings, clock
+        self._writer = Writer(self._cluster, caches, elector, status_seconds=settings.status_seconds, clock=clock)
         self._prerequisites = Prerequisites(clock)
-        self._coordinated = Coordinated(self._writer, clock=clock, wall=wall)
+        self._coordinated = Coordinated(self._writer, clock=clock)
         self._failures: dict[Key, int] = {}
         self._conflicts: dict[Key, int] = {}
         self._kept: dict[Key, set[str]] = {}
@@ -247,7 +242,7 @@ class Reconciler:
         seconds = statuses.ttl_seconds(untrusted.sub(obj.job, "spec").get(submit.TTL))
         if seconds is None:
             seconds = submit.default_ttl(self._cluster)
-        made = statuses.failed(obj, why, now=timestamp(self._wall()), ttl_seconds=seconds)
+        made = statuses.failed(obj, why, now=timestamp(self._clock.wall()), ttl_seconds=seconds)
         log.info("job failed", job=key, why=why)
         again = self._writer.status(key, obj, made)
         return 0.0 if again is None and made.get("expiresAt") else again
@@ -257,7 +252,7 @@ class Reconciler:
         expires = untrusted.time(obj.status.get("expiresAt"))
         if not expires:
             return None
-        left = untrusted.seconds(expires) - self._wall()
+        left = untrusted.seconds(expires) - self._clock.wall()
         if left > 0:
             return min(left, _LONGEST_SLEEP_SECONDS)
         self._elector.check()
@@ -355,7 +350,7 @@ class Reconciler:
         return f"the step that waited for it has ended (pod {obj.waited_by})"
 
     def _stop(self, key: Key, obj: DIJobRead, workflow: Json, why: str) -> Json:
-        """Stop the job as `diflow.jobs.suspend.stop` does, and report it. Returns the Workflow as it is now."""
+        """Stop the job, and report it. Returns the Workflow as it is now."""
         # With its DIJob, it changes at once and with each pod that ends, and the stop must not wait for the last one.
         known = ("uid",) if obj.is_deleted_in_foreground else ("uid", "resourceVersion")
         expected = {name: workflow["metadata"][name] for name in known}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_REPLICAS
 from diflow.dijob.stored import StoredJob
@@ -43,7 +42,7 @@ def scale(
     high: int | None = None,
     namespace: str | None = None,
     cluster: Cluster | None = None,
-    pause: Callable[[float], None] = time.sleep,
+    clock: Clock = SYSTEM,
 ) -> Scaled:
     """Request `replicas`, or `low` to `high` of a preemptible job (the one not given stays as it is).
 
@@ -59,13 +58,7 @@ def scale(
             return done, of_object
         return done, patch
 
-    return changing.change(
-        name,
-        decide,
-        namespace=namespace,
-        cluster=cluster,
-        pause=pause,
-    )
+    return changing.change(name, decide, namespace=namespace, cluster=cluster, clock=clock)
 
 
 def _of_object(cluster: Cluster, workflow: dict[str, Any], done: Scaled) -> changing.OfOther | None:

@@ -16,6 +16,7 @@ from diflow.kube.api import Cluster
 from diflow.record import patches
 from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import was_never_admitted
+from diflow.record.patches import STOP, TERMINATE
 from diflow.record.status import status
 
 Object = dict[str, Any]
@@ -44,7 +45,7 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
 
     Raises ConflictError if it has ended.
     """
-    how = "Terminate" if at_once else "Stop"
+    how = TERMINATE if at_once else STOP
     _change(name, lambda _: patches.stop(how), namespace=namespace, cluster=cluster)
 
 

@@ -31,10 +31,10 @@ from diflow.record.live import Live
 from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
 from diflow.record.nodecheck import Record
 from diflow.record.parameters import ADMITTED, Asked, Decision, Object, Pairs
-from diflow.record.patches import NOT_ADMITTED
+from diflow.record.patches import NOT_ADMITTED, STOP, TERMINATE
 from diflow.record.status.stage import Stage, has_places, stage_of
 
-STOPS: Final = ("Stop", "Terminate")
+STOPS: Final = (STOP, TERMINATE)
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
 REQUESTS: Final = (keys.BOUNDS, keys.REQUESTED, keys.REQUESTS, keys.CARRIED_OUT, keys.HELD)
 """Annotations with what users have requested since the submission, and with which requests were carried out."""

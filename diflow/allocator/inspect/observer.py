@@ -5,8 +5,7 @@ Nothing is written, and no daemon has to run.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,6 +26,7 @@ from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.missing_nodes import MissingNodes
 from diflow.allocator.watch.queues import QueueFile, read_file
 from diflow.allocator.watch.records import planning_record_of
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.jobs import waiting
 from diflow.kube.api import Cluster
@@ -67,7 +67,7 @@ def look(
     namespace: str | None = None,
     read: Sequence[dict[str, Any]] = (),
     lists: Lists | None = None,
-    wall: Callable[[], float] = time.time,
+    clock: Clock = SYSTEM,
 ) -> Seen:
     """Read nodes, pods, jobs and queues. `namespace`: the allocator's, if known. `read`: Workflows that were just read,
     as the list has only the metadata of gangs that wait. `lists`: those that were begun before.
@@ -98,9 +98,9 @@ def look(
             trouble,
             rules=queues.rules,
         ),
-        read_status(cluster, namespace=namespace, now=wall()),
+        read_status(cluster, namespace=namespace, now=clock.wall()),
         settings,
-        now=wall(),
+        now=clock.wall(),
     )
 
 
@@ -188,17 +188,7 @@ def _picture(
     state: ClusterState, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
 ) -> Picture:
     capacity = FreeCapacity.of(state.nodes, state.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
-    return picture(
-        state.jobs.values(),
-        state.nodes,
-        state.pods,
-        state.queues,
-        capacity,
-        now=now,
-        pools=pools,
-        keep_cordoned=keep_cordoned,
-        rules=state.rules,
-    )
+    return picture(state, capacity, now=now, pools=pools, keep_cordoned=keep_cordoned)
 
 
 def _queues(cluster: Cluster, settings: AllocatorSettings) -> tuple[QueueFile, str]:

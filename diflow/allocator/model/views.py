@@ -126,7 +126,7 @@ class JobView:
 _Named = TypeVar("_Named", NodeView, QueueView, JobView)
 
 
-def build(
+def build(  # noqa: PLR0913 (a snapshot has these parts)
     nodes: Iterable[NodeView],
     jobs: Iterable[JobView],
     queues: Iterable[QueueView] = (),

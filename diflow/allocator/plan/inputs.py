@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from typing import Final
 
 from diflow.allocator.gpu_pools import Pools
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, build
+from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, build
 from diflow.allocator.plan.holding import (
     Lapsed,
     Places,
@@ -27,6 +27,7 @@ from diflow.allocator.plan.holding import (
 )
 from diflow.allocator.plan.isolation import MOST_CULPRITS, culprit
 from diflow.allocator.reconcile.pending import paused_until
+from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity, trouble
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.queue_access import NamespaceRule, refusal
@@ -53,50 +54,57 @@ class Picture:
         return {standing.job.title: standing.excluded for standing in self.standings if standing.excluded}
 
 
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """What else a plan has to respect: what the caches do not show."""
+
+    fixed: Set[str] = frozenset()
+    """Jobs that cannot be written now; they keep what they hold and get nothing more."""
+    ending: Set[str] = frozenset()
+    """Jobs whose pods are being ended, and which have no place."""
+    avoid: Mapping[str, Set[str]] = field(default_factory=dict)
+    """By namespace, the open nodes that get no new pods of its jobs."""
+    lapsed: Lapsed = field(default_factory=Lapsed)
+    """Places that were not used in time."""
+
+
+FREE: Final = Restrictions()
+
+
 def picture(
-    jobs: Iterable[Job],
-    nodes: Mapping[str, NodeRecord],
-    pods: Iterable[PodRecord],
-    queues: Sequence[QueueView],
+    state: ClusterState,
     capacity: FreeCapacity,
     *,
     now: float,
     pools: Pools | None = None,
     keep_cordoned: bool = False,
-    fixed: Set[str] = frozenset(),
-    ending: Set[str] = frozenset(),
-    avoid: Mapping[str, Set[str]] = MappingProxyType({}),
+    restrictions: Restrictions = FREE,
     kept: Standings | None = None,
-    lapsed: Lapsed | None = None,
-    rules: Sequence[NamespaceRule] = (),
     inherit: Callable[[JobRecord, Profile | None], Profile | None] | None = None,
 ) -> Picture:
-    """The cluster as the policy sees it. `pods`: all live ones, foreign ones too.
+    """The cluster as the policy sees it.
 
     `kept`: the standings of the last picture. `keep_cordoned`: leave jobs on cordoned nodes, as they could not be
-    placed elsewhere. `fixed`: jobs that cannot be written now; they keep what they hold and get nothing more. `ending`:
-    jobs whose pods are being ended, and which have no place. `avoid`: by namespace, the open nodes that get no new pods
-    of its jobs. `rules`: which namespaces may use which queues. `inherit`: adds to a job's profile what is known of its
-    application.
+    placed elsewhere. `inherit`: adds to a job's profile what is known of its application.
 
     A job with which this raises is left out: its pods count as foreign.
     """
-    jobs, pods, kept, pools = list(jobs), list(pods), kept or Standings(), pools or Pools()
-    lapsed = lapsed or Lapsed()
+    jobs, pods, kept, pools = list(state.jobs.values()), list(state.pods), kept or Standings(), pools or Pools()
+    ending, stuck = restrictions.ending, restrictions.lapsed.stuck
 
     def made(some: Sequence[Job]) -> Picture:
         found = kept.of(some, capacity, now=now, keep_cordoned=keep_cordoned)
-        standings = _applied(found, lapsed, fixed=fixed, ending=ending, avoid=avoid, now=now)
-        standings, views = _on_nodes(jobs, standings, nodes, pods, ending=ending, stuck=lapsed.stuck)
+        standings = _applied(found, restrictions, now)
+        standings, views = _on_nodes(jobs, standings, state.nodes, pods, ending=ending, stuck=stuck)
         snapshot = build(
             views,
             [_inheriting(standing, inherit) for standing in standings],
-            queues,
+            state.queues,
             now_seconds=now,
             ages=capacity.ages,
             pool_label=pools.label,
             pool_speed=pools.speed,
-            refused=_refused(standings, rules),
+            refused=_refused(standings, state.rules),
             levels=pools.levels,
         )
         return Picture(snapshot, tuple(standings))
@@ -151,19 +159,13 @@ def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception |
     return None
 
 
-def _applied(
-    standings: list[Standing],
-    lapsed: Lapsed,
-    *,
-    fixed: Set[str],
-    ending: Set[str],
-    avoid: Mapping[str, Set[str]],
-    now: float,
-) -> list[Standing]:
+def _applied(standings: list[Standing], restrictions: Restrictions, now: float) -> list[Standing]:
     """The standings that are planned, with their restrictions, in the order of the snapshot."""
-    standings = [s for s in standings if s.job.key not in ending]
+    fixed, avoid = restrictions.fixed, restrictions.avoid
+    standings = [s for s in standings if s.job.key not in restrictions.ending]
     standings.sort(key=lambda s: s.job.title)
-    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
+    standings = [restrictions.lapsed.applied(s) for s in standings]
+    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in standings]
     standings = [_without_nodes(s, avoid.get(s.job.read.identity.namespace, _NO_NODES), now) for s in standings]
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Final
 
 import structlog
@@ -22,6 +22,7 @@ from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Write
+from diflow.common.clock import Clock
 
 # A write changes the caches, which may lead to further writes at once: so many passes at most in a cycle.
 _PASSES: Final = 3
@@ -39,14 +40,13 @@ class Reconciler:
         view: ClusterView,
         settings: AllocatorSettings,
         *,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._executor, self._view = executor, view
         self._pace = Pace(settings.between_rounds_seconds)
         self._most_memory = settings.most_memory_mib
         self._pending_seconds = settings.pending_seconds
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._unchanged: dict[str, Job] = {}
         self._passed = -math.inf  # when the last pass was, in seconds since 1970
         self.unbound = UnboundPods(settings.bind_seconds)
@@ -65,7 +65,7 @@ class Reconciler:
 
     def _pass(self, state: ClusterState, planned_ago: float) -> bool:
         """Send the next writes of all jobs. Returns whether any succeeded."""
-        now, executor = self._wall(), self._executor
+        now, executor = self._clock.wall(), self._executor
         capacity = free_now(self._view.capacity(state), state.jobs.values(), now)
         overdue = self._overdue(state)
         unwritable = executor.unwritable(state.jobs)
@@ -106,7 +106,7 @@ class Reconciler:
         return executor.made > before
 
     def _overdue(self, state: ClusterState) -> frozenset[str]:
-        now = self._clock()
+        now = self._clock.monotonic()
         overdue = self.unbound.overdue(state, now=now)
         self.avoided.update(state, overdue, now=now)
         return frozenset(overdue)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from diflow.allocator.write import patches
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.durations import timestamp
 from diflow.dijob.stored import Health
 from diflow.record.health import HealthState, Stop
@@ -63,9 +64,9 @@ class _Track:
 class HealthWatch:
     """Judges all jobs with `health` every few seconds. `counts`: the number of jobs by state, for metrics."""
 
-    def __init__(self, executor: Executor, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+    def __init__(self, executor: Executor, *, clock: Clock) -> None:
         self._executor = executor
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._tracks: dict[str, _Track] = {}
         self._looked = -math.inf
         self._has_jobs = False
@@ -85,9 +86,9 @@ class HealthWatch:
         if not any(job.read.spec.health is not None for job in state.jobs.values()):
             self._tracks, self._has_jobs, self.counts, self.slow_nodes, self._announced = {}, False, {}, {}, frozenset()
             return False
-        if self._has_jobs and self._clock() < self.due():
+        if self._has_jobs and self._clock.monotonic() < self.due():
             return False
-        self._looked, self._has_jobs = self._clock(), True
+        self._looked, self._has_jobs = self._clock.monotonic(), True
         judged = list(self._verdicts(state))
         self._find_slow_nodes(judged)
         writes = self._writes(judged, is_paused=is_paused)
@@ -155,7 +156,7 @@ class HealthWatch:
         others = sorted((one for one in found if not _is_restart(one[1])), key=lambda one: one[0].written)
         chosen = [*restarts, *in_turns(others, lambda one: one[1].target.namespace)[:MOST_AT_ONCE]]
         for track, _ in chosen:
-            track.written = self._clock()
+            track.written = self._clock.monotonic()
         return [write for _, write in chosen]
 
     def _write_of(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
@@ -177,10 +178,10 @@ class HealthWatch:
         found = self._found(health, before, track)
         may_restart = health.action == "restart" and before.restarts < health.max_restarts and not is_paused
         if may_restart and verdict.restart and not found.is_unheard:
-            restart = _restart(job, found, track, now=self._wall())
+            restart = _restart(job, found, track, now=self._clock.wall())
             if restart is not None:
                 return restart
-        if _as_sets(found) == _as_sets(before) or self._clock() - track.written < _BETWEEN_WRITES_SECONDS:
+        if _as_sets(found) == _as_sets(before) or self._clock.monotonic() - track.written < _BETWEEN_WRITES_SECONDS:
             return None
         note = Note("Unhealthy", found.why, is_warning=True)
         if not found.why:
@@ -191,7 +192,7 @@ class HealthWatch:
 
     def _found(self, health: Health, before: HealthState, track: _Track) -> HealthState:
         """What was found of a job now. `before`: what was written of its round."""
-        now, verdict = self._wall(), track.verdict
+        now, verdict = self._clock.wall(), track.verdict
         is_unheard = _is_unheard(track, now)
         text = verdict_text(health, verdict, track.replicas, restarts=before.restarts, slow_nodes=self.slow_nodes)
         return replace(
@@ -220,7 +221,7 @@ class HealthWatch:
         for node in chosen:
             text = f"node {node} is slow: {len(slow[node])} jobs have a replica there that is slower than its others"
             log.warning("a node is slow", node=node, jobs=["/".join(job) for job in slow[node][:20]])
-            events.append((Note("SlowNode", text, is_warning=True), f"{node} {self._wall() // 3600}"))
+            events.append((Note("SlowNode", text, is_warning=True), f"{node} {self._clock.wall() // 3600}"))
         self._executor.record_own_events(events)
         self._announced = self._announced.intersection(slow).union(chosen)
         self.slow_nodes = slow

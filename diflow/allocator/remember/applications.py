@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,12 +25,13 @@ from diflow.allocator.watch import reports
 from diflow.allocator.watch.node_pools import NodePools
 from diflow.allocator.watch.records import application_of
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, DiflowError, LostLeadershipError, UnauthorizedError, UnavailableError
 from diflow.common.limits import MOST_APPLICATIONS_BYTES
-from diflow.kube.api import Cluster
+from diflow.kube.api import Cluster, within
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.kube.reflector import Json, Reflector
+from diflow.kube.reflector import PACE, Json, Pace, Reflector
 from diflow.record import chain, untrusted
 from diflow.record.job import JobRecord, record_of
 from diflow.record.namespace import applications
@@ -77,22 +77,20 @@ class Applications:
         ended: Reflector,
         pools: NodePools,
         namespace: str = "",
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        **options: Any,
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
     ) -> None:
         self._cluster, self._elector = cluster.without_retries(), elector
         self._jobs, self._ended, self._pools = jobs, ended, pools
-        self._clock, self._wall = clock, wall
-        space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
+        self._clock = clock
         self.config_maps = Reflector(
             cluster,
             CONFIG_MAP,
             fields=f"metadata.name={keys.APPLICATIONS}",
             trim=_trim,
             clock=clock,
-            **space,
-            **options,
+            pace=pace,
+            **within(namespace),
         )
         self._observed: dict[str, Observed] = {}
         self._namespaces: dict[str, _Namespace] = {}
@@ -109,10 +107,10 @@ class Applications:
         running, heads = self._running(spaces), self._ended_in(spaces)
         for read in [read for reads in running.values() for read in reads][:MOST_OBSERVED]:
             try:
-                self._observed.setdefault(read.identity.uid, Observed()).update(read, self._wall())
+                self._observed.setdefault(read.identity.uid, Observed()).update(read, self._clock.wall())
             except Exception as error:  # what it reports is the user's
                 log.debug("the reports of a job cannot be read", job=read.key, why=type(error).__name__)
-        budget, written, now = MOST_READ, 0, self._clock()
+        budget, written, now = MOST_READ, 0, self._clock.monotonic()
         self._namespaces = {name: self._namespaces.get(name) or _Namespace() for name in spaces}
         for name, known in sorted(self._namespaces.items(), key=lambda one: (one[1].read, one[0])):
             if now < known.pause_until:
@@ -165,7 +163,7 @@ class Applications:
     ) -> tuple[int, bool]:
         """(Workflows read, whether the memory was written)."""
         kept = self._namespaces[namespace]
-        is_due = bool(running) and self._clock() - kept.running >= RUNNING_SECONDS
+        is_due = bool(running) and self._clock.monotonic() - kept.running >= RUNNING_SECONDS
         done = kept.done & heads.keys()
         if not is_due and (done == heads.keys() or budget <= 0):
             kept.done = frozenset(done)
@@ -180,12 +178,12 @@ class Applications:
             if used >= budget:
                 break
             used += 1
-            kept.read = self._clock()
+            kept.read = self._clock.monotonic()
             done |= {uid}
             for key, lesson, at in self._ended_job(namespace, name, uid, known):
                 known[key] = applications.learned(known.get(key) or Application(*key), lesson, now_seconds=at)
         if is_due:
-            kept.running = self._clock()
+            kept.running = self._clock.monotonic()
             for read in running:
                 self._learn_running(read, known)
         text = applications.text(known.values())
@@ -244,7 +242,7 @@ class Applications:
         for pool, lesson in found:
             key = read.needs.application, pool
             record = known.get(key) or Application(*key)
-            known[key] = applications.learned_while_running(record, lesson, now_seconds=self._wall())
+            known[key] = applications.learned_while_running(record, lesson, now_seconds=self._clock.wall())
 
 
 def _trim(obj: Json) -> Json:

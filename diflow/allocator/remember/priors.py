@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -14,6 +14,7 @@ from diflow.allocator.model.prior import PARTS, Prior
 from diflow.allocator.model.profile import COLUMNS, Profile, clean
 from diflow.allocator.watch.node_pools import NodePools
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.names import pool_number
 from diflow.kube.reflector import Reflector
 from diflow.record.job import JobRecord
@@ -33,7 +34,7 @@ assert BINS == PARTS
 class Priors:
     """Adds to the profiles of jobs what the memories say of their applications. `config_maps`: the cache of these."""
 
-    def __init__(self, config_maps: Reflector, pools: NodePools, *, clock: Callable[[], float]) -> None:
+    def __init__(self, config_maps: Reflector, pools: NodePools, *, clock: Clock) -> None:
         self._config_maps, self._pools, self._clock = config_maps, pools, clock
         self._of_namespace: dict[str, tuple[object, dict[str, dict[str, Prior]], float]] = {}
         self._profiles: dict[str, tuple[tuple[Profile | None, Prior, dict[str, Prior], bool], Profile]] = {}
@@ -63,7 +64,7 @@ class Priors:
         if item is None:
             self._of_namespace.pop(namespace, None)
             return None
-        kept, now = self._of_namespace.get(namespace), self._clock()
+        kept, now = self._of_namespace.get(namespace), self._clock.monotonic()
         if kept is None or (kept[0] is not item and now - kept[2] >= self._least_age(read, kept[1])):
             found: dict[str, dict[str, Prior]] = {}
             for (name, pool), record in applications.parse(item["text"]).items():

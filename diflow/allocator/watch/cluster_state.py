@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.settings import AllocatorSettings
@@ -17,10 +17,11 @@ from diflow.allocator.watch.queues import QueueFile, read_file
 from diflow.allocator.watch.selectors import LIVE, MANAGED
 from diflow.allocator.watch.signature import Seal
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError
-from diflow.kube.api import Cluster
+from diflow.kube.api import Cluster, Selection, within
 from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
-from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflector import PACE, Json, Key, Pace, Reflector
 from diflow.kube.reflectors import Reflectors
 from diflow.record.job import JobRecord
 from diflow.record.node import NodeRecord
@@ -62,19 +63,18 @@ class Caches:
         *,
         on_change: OnChange,
         seal: Seal | None = None,
-        **options: Any,
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
     ) -> None:
         self._settings = settings
         self._seal = seal
-        space: dict[str, Any] = (
-            {"namespace": settings.watched_namespace} if settings.watched_namespace else {"everywhere": True}
-        )
+        space = within(settings.watched_namespace)
 
-        def reflector(kind: Kind, trim: Callable[[Json], Json | None], **chosen: Any) -> Reflector:
+        def reflector(kind: Kind, trim: Callable[[Json], Json | None], **selection: Unpack[Selection]) -> Reflector:
             def changed(_: str, key: Key, old: Json | None, new: Json | None) -> None:
                 on_change(kind, "/".join(key), old and old["read"], new and new["read"])
 
-            return Reflector(cluster, kind, trim=trim, on_change=changed, **chosen, **options)
+            return Reflector(cluster, kind, trim=trim, on_change=changed, clock=clock, pace=pace, **selection)
 
         self.workflows = reflector(WORKFLOW, self._trim_workflow, labels=MANAGED, **space)
         self.pods = reflector(POD, records.trim_pod, everywhere=True, fields=LIVE)

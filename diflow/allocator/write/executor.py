@@ -14,6 +14,7 @@ from diflow.allocator.watch.records import planning_record_of
 from diflow.allocator.write.backoffs import Backoffs
 from diflow.allocator.write.patches import NextPart, Note, Write, rebased
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.durations import timestamp
 from diflow.common.errors import (
     ConflictError,
@@ -60,14 +61,13 @@ class Executor:
         sign: Callable[[str, str], str],
         mark: Callable[[str], Mapping[str, str | None]],
         workers: int,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._cluster = cluster.without_retries()
         self._elector = elector
         self._on_response, self._progress = on_response, progress
         self._sign, self._mark = sign, mark
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
         self.backoffs, self.pod_backoffs = Backoffs(clock), Backoffs(clock)
         """Of jobs whose Workflows, and whose pods, cannot be written. A job can give its places back without a write to
@@ -352,7 +352,7 @@ class Executor:
             component=COMPONENT,
             instance=self._elector.identity,
             salt=salt,
-            now=timestamp(self._wall()),
+            now=timestamp(self._clock.wall()),
         )
         try:
             self._elector.check()

@@ -17,7 +17,7 @@ from diflow.record.exclusions import Exclusions
 from diflow.record.identity import Identity
 from diflow.record.job import LONGEST_DESCRIPTION, JobRecord
 from diflow.record.parameters import ADMITTED
-from diflow.record.patches import live, merged
+from diflow.record.patches import live, merged, stopping
 from diflow.record.pod import PodRecord
 
 Json = dict[str, Any]
@@ -237,7 +237,7 @@ def touch(job: JobRecord) -> Write:
     return Write(WORKFLOW, job.identity, job.key, {}, why="taken over")
 
 
-def change_job(
+def change_job(  # noqa: PLR0913 (each is a part of the patch)
     job: JobRecord,
     *,
     parameters: Mapping[str, str] | None = None,
@@ -316,13 +316,11 @@ def _annotations(
 
 def stop_job(job: JobRecord, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
     """End the job's Workflow, as a user's `stop` does."""
-    # Argo ends no Workflow that is suspended.
-    spec: Json = {"shutdown": "Stop", "suspend": None} if job.wishes.is_suspended else {"shutdown": "Stop"}
     labels = {keys.ADMITTED: None} if job.argo.awaits_admission else None  # see `state.patches.stop`
-    return change_job(job, spec=spec, labels=labels, decision=decision, note=note, of=of)
+    return change_job(job, spec=stopping(), labels=labels, decision=decision, note=note, of=of)
 
 
-def new_round(
+def new_round(  # noqa: PLR0913 (each is a part of the patch)
     job: JobRecord,
     counts: Mapping[str, int],
     nodes: Mapping[str, tuple[str, ...]],

@@ -11,6 +11,7 @@ from diflow.record import untrusted
 from diflow.record.chain import continued_in
 from diflow.record.job import STOPS
 from diflow.record.parameters import Decision
+from diflow.record.patches import STOP
 from diflow.record.status.advice import with_advice
 from diflow.record.status.observe import Attempt, Object, Observation
 from diflow.record.status.stage import Stage
@@ -78,7 +79,7 @@ def _failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     if shutdown in STOPS and not seen.gave_up:
         if why := _why_stopped(workflow):
             return f"stopped: {why}"
-        return "stopped by a user" if shutdown == "Stop" else "terminated by a user"
+        return "stopped by a user" if shutdown == STOP else "terminated by a user"
     culprit = _culprit(seen, latest)
     if culprit is not None:
         return _verdict(seen, culprit)

@@ -8,13 +8,12 @@ is sent: the same patch writes the keys into an annotation.
 from __future__ import annotations
 
 import hashlib
-import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
 from diflow.common.limits import MOST_REPLICAS
 from diflow.jobs import parts
@@ -124,24 +123,13 @@ def step(
 class ScaleRequests:
     """Writes scale requests. `write` blocks: call it in a thread.
 
-    No attempt starts after `_LONGEST_SECONDS`: by then the caller is gone, and others wait for the thread. `sleep`
-    takes seconds, `clock` returns monotonic seconds.
+    No attempt starts after `_LONGEST_SECONDS`: by then the caller is gone, and others wait for the thread.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        cache: Cache,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-        jitter: Callable[[float, float], float] = random.uniform,
-    ) -> None:
+    def __init__(self, cluster: Cluster, cache: Cache, *, clock: Clock = SYSTEM) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._clock = clock
-        self._sleep = sleep
-        self._jitter = jitter
 
     def write(self, asked: ScaleRequest) -> bool:
         """Carry out a request. Returns whether anything was written: not for 0 replicas, nor for a repeated key.
@@ -152,17 +140,17 @@ class ScaleRequests:
 
     def retried(self, call: Callable[[], Result], *, job: str, has_key: bool = False) -> Result:
         """Call it until no other writer comes between its read and its write. Raises ApiError."""
-        ends = self._clock() + _LONGEST_SECONDS
+        ends = self._clock.monotonic() + _LONGEST_SECONDS
         for attempt in range(_TRIES):
             try:
                 return call()
             except (ConflictError, UnavailableError) as error:
                 # If the response to a write was lost, only the key shows whether the write took effect.
                 lost = isinstance(error, UnavailableError) and not has_key
-                pause = self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
-                if lost or attempt + 1 == _TRIES or self._clock() + pause > ends:
+                pause = self._clock.jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
+                if lost or attempt + 1 == _TRIES or self._clock.monotonic() + pause > ends:
                     raise self._final_error(error) from None
-                self._sleep(pause)
+                self._clock.sleep(pause)
             except NotFoundError:
                 raise not_found(f"there is no job {job} any more") from None
             except DiflowError as error:

@@ -12,7 +12,8 @@ import pytest
 from diflow.allocator.model.plan import Plan, Why, make_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.holding import stand
-from diflow.allocator.plan.inputs import Picture, left_in_place, picture
+from diflow.allocator.plan.inputs import Picture, Restrictions, left_in_place, picture
+from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
@@ -25,7 +26,8 @@ from tests.allocator.values import NOW, capacity, changed, job, node, pod, read,
 def shown(*jobs: Job, nodes: tuple[NodeRecord, ...] = (), **options: Any) -> Picture:
     pods = [p for j in jobs for p in j.pods] + options.pop("others", [])
     at = capacity(*nodes, pods=tuple(pods))
-    return picture(jobs, at.nodes, pods, (), at, now=NOW, **options)
+    state = ClusterState({j.key: j for j in jobs}, at.nodes, tuple(pods))
+    return picture(state, at, now=NOW, **options)
 
 
 def amount(of: Snapshot, table: Any, name: str) -> int:
@@ -154,10 +156,12 @@ def test_a_job_all_of_whose_replicas_have_finished_is_not_planned() -> None:
 def test_a_job_for_which_nothing_can_be_written_keeps_what_it_has() -> None:
     fixed = frozenset({"ns/job"})
     doing = read(role(replicas=2, low=1, desired=6), nodes=PLACED, is_preemptible=True)
-    s = shown(job(doing), fixed=fixed).snapshot
+    s = shown(job(doing), restrictions=Restrictions(fixed=fixed)).snapshot
     assert bounds(s) == [("w", 2, 2, 2)]
     assert not s.job_preemptible[0]
-    assert shown(job(read()), fixed=fixed).snapshot.jobs == 0, "one that waits is not given what nobody can write"
+    assert shown(job(read()), restrictions=Restrictions(fixed=fixed)).snapshot.jobs == 0, (
+        "one that waits is not given what nobody can write"
+    )
 
 
 def test_a_place_is_withdrawn_when_others_use_its_capacity() -> None:

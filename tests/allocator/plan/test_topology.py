@@ -16,6 +16,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.run.control_channel import AllocatorStatus
 from diflow.allocator.settings import AllocatorSettings, allocator_settings
 from diflow.allocator.watch.records import planning_record_of
+from diflow.common.clock import Clock
 from diflow.common.errors import InvalidError
 from diflow.dijob.model import DIJob, Topology
 from diflow.kube.kinds import NODE, WORKFLOW
@@ -181,7 +182,7 @@ def test_explain_counts_with_the_levels_that_the_leader_published(monkeypatch: p
         found.rest()
         published = AllocatorStatus("diflow-system", holder="x", pools=SETTINGS.pools.to_json())
         monkeypatch.setattr(observer, "read_status", lambda *_, **__: published)
-        monkeypatch.setattr(observer, "look", partial(observer.look, wall=found.cluster.wall))
+        monkeypatch.setattr(observer, "look", partial(observer.look, clock=Clock(wall=found.cluster.wall)))
         lines = list(explain.explanation(found.api.cluster(), "job", policy=""))
         assert any("needs 3 replicas in one rack and the largest takes 2" in line for line in lines), lines
 

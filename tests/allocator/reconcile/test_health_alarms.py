@@ -22,6 +22,7 @@ from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.predicates import Where
 from diflow.dijob.stored import NOTHING, Health, StoredSpec, StoredTask
 from diflow.record import signals, untrusted
@@ -144,14 +145,14 @@ def _pod(job: str, rank: int) -> PodRecord:
     )  # fmt: skip
 
 
-class Clock(SimpleNamespace):
+class Moment(SimpleNamespace):
     now: float = 0.0
 
 
-def watch() -> tuple[HealthWatch, Executor, Clock]:
-    executor, clock = Executor(), Clock(now=0.0)
+def watch() -> tuple[HealthWatch, Executor, Moment]:
+    executor, clock = Executor(), Moment(now=0.0)
     made: Any = executor
-    return HealthWatch(made, clock=lambda: clock.now, wall=lambda: EPOCH + clock.now), executor, clock
+    return HealthWatch(made, clock=Clock(monotonic=lambda: clock.now, wall=lambda: EPOCH + clock.now)), executor, clock
 
 
 def looks(

@@ -20,6 +20,7 @@ from diflow.kube.kinds import WORKFLOW
 from diflow.record.argo.failures import UNCOUNTED_MESSAGES
 from diflow.record.argo.tree import Tree
 from diflow.record.identity import Identity
+from diflow.record.patches import stopping
 from diflow.record.roster import roster
 from tests.allocator.plan.calls import reconcile
 from tests.allocator.values import CPU, NOW, capacity, changed, job, node, pod, read, role, tree
@@ -78,7 +79,7 @@ def test_a_pod_that_runs_and_should_not_is_stopped_with_its_grace_period(why: st
 def test_a_job_that_is_deleted_after_its_pods_is_stopped_once() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, is_being_deleted=True, tree=tree(restart=1, restarts=1))
     (write,) = out(job(doing, pod("w-0", on="a"), pod("w-1", restart=1)))
-    assert (write.kind.name, write.body["spec"]) == ("Workflow", {"shutdown": "Stop"})
+    assert (write.kind.name, write.body["spec"]) == ("Workflow", stopping())
     assert out(job(changed(doing, has_ended=True))) == []
     after = out(job(changed(doing, is_stopping=True), pod("w-0")))
     assert [w.kind.name for w in after] == ["Pod"]
@@ -321,14 +322,14 @@ def test_evictions_come_in_bursts_so_a_young_round_is_not_replaced() -> None:
 def test_a_job_that_failed_too_often_over_all_its_replicas_is_stopped() -> None:
     doing = read(nodes=PLACED, backoff_limit=2, tree=tree(restarts=3))
     (write,) = out(job(doing, pod("w-0", on="a")))
-    assert write.body["spec"] == {"shutdown": "Stop"}
+    assert write.body["spec"] == stopping()
     said = json.loads(write.body["metadata"]["annotations"][keys.DECISION])
     assert said["action"] == "stop"
     assert "3 times" in said["why"]
     assert "backoffLimit is 2" in said["why"]
     assert out(job(changed(doing, tree=tree(restarts=2)), pod("w-0", on="a"), pod("w-1", on="b"))) == []
     (write,) = out(job(changed(doing, tree=tree(restarts=1), restarts_before=2), pod("w-0", on="a")))
-    assert write.body["spec"] == {"shutdown": "Stop"}
+    assert write.body["spec"] == stopping()
 
 
 @pytest.mark.parametrize("problem", ["", "nonsense"])

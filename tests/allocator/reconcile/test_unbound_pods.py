@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from diflow.allocator.model.plan import Action
-from diflow.allocator.plan.inputs import picture
+from diflow.allocator.plan.inputs import Restrictions, picture
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.reconcile.unbound_pods import AvoidedNodes
 from diflow.allocator.watch.cluster_state import ClusterState, assemble
@@ -66,9 +66,8 @@ def test_another_namespace_still_uses_the_node() -> None:
     ours = read(role(replicas=1))
     theirs = replace(ours, identity=Identity("other", "job", "uid-other", "7"))
     state = assemble([ours, theirs], [node("a", cpu=1000)], [])
-    shown = picture(
-        state.jobs.values(), state.nodes, (), (), capacity(node("a", cpu=1000)), now=NOW, avoid=avoided.at(1.0)
-    )
+    restrictions = Restrictions(avoid=avoided.at(1.0))
+    shown = picture(state, capacity(node("a", cpu=1000)), now=NOW, restrictions=restrictions)
     plan = FitPolicy().optimize(shown.snapshot)
     admitted = plan.action == Action.ADMIT
     assert [s.job.key for s, starts in zip(shown.standings, admitted, strict=True) if starts] == ["other/job"]

@@ -18,6 +18,7 @@ from diflow.allocator.watch.node_pools import NodePools
 from diflow.allocator.watch.records import planning_record_of, trim_node, trim_workflow
 from diflow.allocator.watch.selectors import MANAGED
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import LostLeadershipError
 from diflow.common.names import pool_number
 from diflow.kube.kinds import CONFIG_MAP, NODE, WORKFLOW
@@ -97,22 +98,21 @@ class Scene:
         self.api, self.time, self.leader = api, Time(), Leader()
         self.wall = BEGAN + 100.0
         self.memory = self.new()
-        self.priors = Priors(self.memory.config_maps, self.memory._pools, clock=self.time.now)
+        self.priors = Priors(self.memory.config_maps, self.memory._pools, clock=self.time.clock)
 
     def new(self) -> Applications:
         """That of a new process."""
         cluster, elector = client(self.api), self.leader
-        jobs = Reflector(cluster, WORKFLOW, everywhere=True, labels=MANAGED, trim=trim_workflow, clock=self.time.now)
-        nodes = Reflector(cluster, NODE, everywhere=True, trim=trim_node, clock=self.time.now)
-        recorder = EndedJobs(cluster, elector, clock=self.time.now)  # type: ignore[arg-type]
+        jobs = Reflector(cluster, WORKFLOW, everywhere=True, labels=MANAGED, trim=trim_workflow, clock=self.time.clock)
+        nodes = Reflector(cluster, NODE, everywhere=True, trim=trim_node, clock=self.time.clock)
+        recorder = EndedJobs(cluster, elector, clock=self.time.clock)  # type: ignore[arg-type]
         made = Applications(
             cluster,
             elector,  # type: ignore[arg-type]
             jobs=jobs,
             ended=recorder.workflows,
             pools=NodePools(nodes, "gpu"),
-            clock=self.time.now,
-            wall=lambda: self.wall,
+            clock=Clock(monotonic=self.time.now, wall=lambda: self.wall),
         )
         for reflector in (jobs, nodes, recorder.workflows, made.config_maps):
             reflector.start()

@@ -262,7 +262,7 @@ def _shown(*reads: JobRecord, pods: tuple[PodRecord, ...] = ()) -> Picture:
     capacity = FreeCapacity.of(there.nodes, there.pods, now_seconds=NOW)
     for job in there.jobs.values():
         reconcile_safely(job, capacity)
-    return picture(there.jobs.values(), there.nodes, there.pods, there.queues, capacity, now=NOW)
+    return picture(there, capacity, now=NOW)
 
 
 def reconcile_safely(job: Any, capacity: FreeCapacity) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from diflow.allocator.plan.inputs import picture
 from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.watch.cluster_state import ClusterState, assemble
@@ -62,6 +64,6 @@ def test_the_order_of_those_that_wait_goes_by_the_proven_age() -> None:
     there = state(
         part("first", age=900, continued_in="second"), part("second", age=1, continues="first"), part("b", age=500)
     )
-    shown = picture(there.jobs.values(), there.nodes, (), (), capacity(), now=NOW)
+    shown = picture(replace(there, pods=(), queues=()), capacity(), now=NOW)
     order = [shown.snapshot.job_names[j] for j in start_order(shown.snapshot).tolist()]
     assert order == ["ns/first", "ns/b"], "the name is still that of the first part"

@@ -13,6 +13,7 @@ from urllib3 import PoolManager
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import Caches
 from diflow.kube.api import Cluster
+from diflow.kube.refusals import Target
 from diflow.record.identity import Identity
 from diflow.record.job import JobRecord
 from diflow.record.node import NodeRecord
@@ -54,7 +55,7 @@ class Shown:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    nobody = Cluster(server="http://127.0.0.1:9", transport=PoolManager(), source="none")
+    nobody = Cluster(Target("http://127.0.0.1:9", "none"), transport=PoolManager())
     caches = Caches(nobody, AllocatorSettings(), on_change=lambda *_: None)
     members = tuple(Kept() for _ in range(4))
     monkeypatch.setattr(caches, "_all", SimpleNamespace(members=members))

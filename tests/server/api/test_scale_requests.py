@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from diflow import DIJob
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.kinds import WORKFLOW
@@ -195,9 +196,8 @@ def test_an_api_server_that_hangs_holds_a_thread_for_a_bounded_time(place: Place
     place.running(mixed())
     place.api.fail(status(504, "the request has timed out"), method="PATCH", times=1000)
     time = Time()
-    scale_requests = ScaleRequests(
-        place.cluster, place.cache, clock=time.now, sleep=lambda _: time.move(3.0), jitter=lambda _, high: high
-    )
+    clock = Clock(monotonic=time.now, sleep=lambda _: time.move(3.0), jitter=lambda _, high: high)
+    scale_requests = ScaleRequests(place.cluster, place.cache, clock=clock)
     with pytest.raises(ApiError) as caught:
         scale_requests.write(ScaleRequest("default", "mixed", 1, key="a"))
     assert caught.value.status == 503
