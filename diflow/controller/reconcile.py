@@ -44,7 +44,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.record import modules, patches, untrusted
-from diflow.record.job import STOPS
+from diflow.record.job import JobRecord, record_of
 from diflow.record.status import status
 
 if TYPE_CHECKING:
@@ -262,32 +262,30 @@ class Reconciler:
     # --- with one -----------------------------------------------------------------------------------------------------
 
     def _follow(self, key: Key, obj: DIJobRead, workflow: Json) -> float | None:
-        found = status.derive(workflow, self._caches.pods_of(workflow))
-        stopping = untrusted.sub(workflow, "spec").get("shutdown") in STOPS
-        if not (found.ended or stopping) and (why := self._reason_to_stop(obj, workflow)):
+        job = record_of(workflow)
+        if not (job.has_ended or job.is_stopping) and (why := self._reason_to_stop(obj, job)):
             workflow = self._stop(key, obj, workflow, why)
-            found = status.derive(workflow, self._caches.pods_of(workflow))
         known = modules.read(workflow)
         if known is not None:
-            return self._coordinate(key, obj, workflow, known, found)
+            return self._coordinate(key, obj, workflow, known)
         if obj.number("replicas") is not None and obj.number("reportedReplicas") is None:
             # Others have written the status without our record: it is repaired first, then their number counts.
-            made = statuses.adopted(obj, found.replicas, requests.answered(obj, workflow))
+            replicas = sum(record_of(workflow).running.values())
+            made = statuses.adopted(obj, replicas, requests.answered(obj, workflow))
             self._writer.put_status(key, obj, made)
             return 0.0
         if not obj.is_deleted:
             todo = requests.answer(obj, workflow)
             if todo is not None:
                 workflow = self._carry_out(key, obj, workflow, todo)
-                found = status.derive(workflow, self._caches.pods_of(workflow))
+        found = status.derive(workflow, self._caches.pods_of(workflow))
         made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=_ttl_seconds(workflow))
         made = statuses.keep_transition(statuses.keep_result(made, obj), obj)
         return self._write(key, obj, made)
 
-    def _coordinate(
-        self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules, found: status.JobStatus
-    ) -> float | None:
+    def _coordinate(self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules) -> float | None:
         """Take away the pods that a v1alpha1 job does not want any more, and write its status."""
+        found = status.derive(workflow, self._caches.pods_of(workflow))
         left: float | None = None
         if not found.ended and not known.problem:
             left = self._coordinated.clean(key, obj, workflow, known, self._caches.pods_of(workflow))
@@ -338,12 +336,12 @@ class Reconciler:
             pod = StepPod.read(found) if found is not None else None
         return pod is None or pod.has_ended or pod.created > obj.created
 
-    def _reason_to_stop(self, obj: DIJobRead, workflow: Json) -> str:
+    def _reason_to_stop(self, obj: DIJobRead, job: JobRecord) -> str:
         """Why the job's Workflow must be stopped; "" if it must not."""
         # The pods are deleted before the Workflow, and Argo would replace each of them.
         if obj.is_deleted_in_foreground:
             return "its DIJob is being deleted"
-        if untrusted.is_deleted_in_foreground(workflow["metadata"]):
+        if job.argo.is_being_deleted:
             return "its Workflow is being deleted"
         if obj.is_deleted or not self._is_abandoned(obj):
             return ""

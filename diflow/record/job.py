@@ -32,6 +32,8 @@ from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
 from diflow.record.nodecheck import Record
 from diflow.record.parameters import ADMITTED, Asked, Decision, Object, Pairs
 from diflow.record.patches import NOT_ADMITTED, STOP, TERMINATE
+from diflow.record.ranges import Asked as Range
+from diflow.record.ranges import asked, elastic
 from diflow.record.status.stage import Stage, has_places, stage_of
 
 STOPS: Final = (STOP, TERMINATE)
@@ -75,6 +77,10 @@ class Wishes:
     is_suspended: bool = False
     requests: Pairs = ()
 
+    def request(self, name: str) -> str:
+        """The text of one of the annotations; "" without it."""
+        return next((text for key, text in self.requests if key == name), "")
+
 
 @dataclass(frozen=True, slots=True)
 class Notes:
@@ -100,10 +106,11 @@ class Argo:
     """What Argo and the API server say of the Workflow.
 
     `created_seconds`: when this Workflow was, in seconds since 1970 (0: unknown). `is_being_deleted`: in the
-    foreground, so that it waits for the deletion of its pods. `awaits_admission`: it has no pods, as the allocator has
-    not admitted it yet. `is_hidden`: Argo does not see it until the allocator's first decision (`keys.INSTANCE`).
-    `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not). `tree`: of Argo's
-    nodes, if it was asked for.
+    foreground, so that it waits for the deletion of its pods. `was_never_admitted`: the allocator never admitted the
+    job, and Argo has made nothing of it; with `argo resume` it makes pods without an admission, which have gates.
+    `awaits_admission`: such a job is not suspended by its user. `is_hidden`: Argo does not see it until the allocator's first decision
+    (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not).
+    `tree`: of Argo's nodes, if it was asked for.
     """
 
     created_seconds: float = 0.0
@@ -111,6 +118,7 @@ class Argo:
     shutdown: str = ""
     is_being_deleted: bool = False
     awaits_admission: bool = False
+    was_never_admitted: bool = False
     is_hidden: bool = False
     places_until: float = 0.0
     tree: Tree = field(default_factory=Tree)
@@ -212,6 +220,17 @@ class JobRecord:
         return self.argo.phase in ENDED
 
     @property
+    def outcome(self) -> str:
+        """How the job has ended: Succeeded or Failed; "" before that."""
+        is_done = self.argo.phase == "Succeeded" and not self.chain.continued_in
+        return ("Succeeded" if is_done else "Failed") if self.has_ended else ""
+
+    @property
+    def may_go_on(self) -> bool:
+        """The allocator may continue the job in another Workflow at any time: it does so with preemptible jobs."""
+        return self.terms.is_gang and self.terms.is_preemptible
+
+    @property
     def is_stopping(self) -> bool:
         """Argo was asked to end it."""
         return self.argo.shutdown in STOPS
@@ -255,6 +274,15 @@ class JobRecord:
             is_superseded=bool(self.chain.continued_in),
             has_ended=self.has_ended,
         )
+
+    def range_of(self, index: int) -> Range:
+        """The replicas that are requested now of one task."""
+        return asked(self.spec, index, desired=self.wishes.desired, bounds=self.wishes.bounds)
+
+    @property
+    def elastic(self) -> str:
+        """The task that a request without a task is about; "" of a job that cannot be read."""
+        return elastic(self.spec.tasks, bounds=self.wishes.bounds)
 
     @property
     def restarts(self) -> int:
@@ -349,13 +377,15 @@ def _argo(workflow: Object, given: Pairs) -> tuple[Argo, bool]:
     metadata, spec, status = (untrusted.sub(workflow, name) for name in ("metadata", "spec", "status"))
     is_held = untrusted.sub(metadata, "annotations").get(keys.HELD) == "true"
     is_suspended = spec.get("suspend") is True
-    awaits = is_suspended and parameters.is_never_admitted(status, given) and not is_held
+    is_new = parameters.is_never_admitted(status, given)
+    awaits = is_suspended and is_new and not is_held
     found = Argo(
         created_seconds=untrusted.seconds(metadata.get("creationTimestamp")),
         phase=_text(status.get("phase")),
         shutdown=_text(spec.get("shutdown")),
         is_being_deleted=untrusted.is_deleted_in_foreground(metadata),
         awaits_admission=awaits,
+        was_never_admitted=is_new,
         is_hidden=untrusted.sub(metadata, "labels").get(keys.INSTANCE) == keys.INSTANCE_VALUE,
         places_until=_places_until(given, untrusted.string(metadata.get("uid"))),
     )

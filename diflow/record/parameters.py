@@ -83,14 +83,8 @@ def check_bytes(given: Pairs) -> None:
         )
 
 
-def was_never_admitted(workflow: Object) -> bool:
-    """Whether this is a job that the allocator never admitted, and of which Argo has made nothing. With `argo resume`
-    it makes pods without an admission, which have gates; later this job is suspended as any other."""
-    return is_never_admitted(untrusted.sub(workflow, "status"), parameters(workflow))
-
-
 def is_never_admitted(status: Object, given: Pairs) -> bool:
-    """As `was_never_admitted`, of Argo's status and the parameters."""
+    """Whether the allocator never admitted the job of this status and these parameters, and Argo has made nothing."""
     made = any(status.get(name) for name in ("nodes", "compressedNodes", "offloadNodeStatusVersion"))
     return not made and dict(given).get(keys.PARAM_PLACES) == NOT_ADMITTED
 

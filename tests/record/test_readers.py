@@ -13,7 +13,7 @@ from diflow.allocator.watch.records import planning_record_of as allocators
 from diflow.common import keys
 from diflow.common.errors import DiflowError, InvalidError
 from diflow.common.words import shortened
-from diflow.jobs.scale_requests import current_requests
+from diflow.jobs.scale_requests import check_scalable
 from diflow.record import chain
 from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import LONGEST_PROFILINGS
@@ -46,7 +46,7 @@ def test_no_reader_raises_and_all_agree_whether_a_job_can_be_read(body: dict[str
         assert state.problem in shown.message
         assert len(state.problem) < 500
         with pytest.raises(DiflowError):
-            current_requests(body)
+            check_scalable(state)
     elif not state.problem:
         check_that_all_see_the_same(body, state, allocator)
 

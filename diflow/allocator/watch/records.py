@@ -21,7 +21,6 @@ from diflow.dijob.pods import read_template, work_container
 from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
 from diflow.dijob.stored import NOTHING, StoredJob, StoredTask
-from diflow.jobs import replica_ranges
 from diflow.record import untrusted
 from diflow.record.identity import Identity
 from diflow.record.job import ENDED, Argo, JobRecord, Needs, Role, Texts, record_of, with_tree
@@ -152,9 +151,9 @@ def application_of(record: JobRecord) -> str:
 
 def _roles(record: JobRecord) -> tuple[Role, ...]:
     """The tasks that the user asks for."""
-    spec, wishes, out = record.spec, record.wishes, []
+    spec, out = record.spec, []
     for i, task in enumerate(spec.tasks):
-        found = replica_ranges.asked(spec, i, desired=wishes.desired, bounds=wishes.bounds)
+        found = record.range_of(i)
         mib = record.live.memory.get(task.name)
         out.append(
             Role(

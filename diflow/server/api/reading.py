@@ -13,12 +13,12 @@ from diflow.common import keys
 from diflow.common.deadlines import Deadlines
 from diflow.common.names import UNKNOWN_POOL, pool_number
 from diflow.dijob.stored import StoredTask
-from diflow.jobs.replica_ranges import elastic
 from diflow.record import chain, modules, nodecheck, untrusted
 from diflow.record.argo.nodes import owner_of
 from diflow.record.job import record_of
 from diflow.record.modules import Modules
 from diflow.record.parameters import LONGEST_PROFILINGS
+from diflow.record.ranges import elastic
 
 _HIGHEST_PORT: Final = 65_535
 

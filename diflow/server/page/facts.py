@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from diflow.common import keys, quantities
 from diflow.common.words import shortened
-from diflow.jobs.replica_ranges import asked
 from diflow.record import chain, reports
 from diflow.record.argo import node_names
 from diflow.record.argo.nodes import is_overfull, owner_of
@@ -23,6 +22,7 @@ from diflow.record.job import JobRecord, record_of
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
 from diflow.record.parameters import Decision
+from diflow.record.ranges import asked
 from diflow.record.status import status
 from diflow.record.status.followed import failures
 from diflow.record.status.observe import Observation, observe_state, waiting_reason
