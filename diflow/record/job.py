@@ -108,9 +108,9 @@ class Argo:
     `created_seconds`: when this Workflow was, in seconds since 1970 (0: unknown). `is_being_deleted`: in the
     foreground, so that it waits for the deletion of its pods. `was_never_admitted`: the allocator never admitted the
     job, and Argo has made nothing of it; with `argo resume` it makes pods without an admission, which have gates.
-    `awaits_admission`: such a job is not suspended by its user. `is_hidden`: Argo does not see it until the allocator's first decision
-    (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not).
-    `tree`: of Argo's nodes, if it was asked for.
+    `awaits_admission`: such a job is not suspended by its user. `is_hidden`: Argo does not see it until the allocator's
+    first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds since 1970; 0:
+    they are not). `tree`: of Argo's nodes, if it was asked for.
     """
 
     created_seconds: float = 0.0
