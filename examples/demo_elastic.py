@@ -21,7 +21,7 @@ from diflow import DiflowError, DIJob
 from diflow.common.tables import table
 from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
-from diflow.record.parameters import JobState
+from diflow.record.job import record_of
 from elastic.film import EVERY_SECONDS, Film, Frame, Recorder
 from elastic.picture import draw
 from fakestage import (
@@ -182,7 +182,7 @@ class Play:
         rows = []
         for name in JOBS:
             found = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster)
-            rounds = str(len(JobState.parse(found.workflow).live.rounds))
+            rounds = str(len(record_of(found.workflow).live.rounds))
             counts = [frame.running(name) for frame in film.frames if frame.running(name)]
             spread = f"{min(counts, default=0)}-{max(counts, default=0)}"
             seconds = f"{film.replica_seconds(name):.0f}"

@@ -24,7 +24,7 @@ from typing import Any
 from diflow.cli.main import code_of
 from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
-from diflow.record.parameters import JobState
+from diflow.record.job import record_of
 from elastic.film import EVERY_SECONDS, Film, Recorder
 from fakestage import SYSTEM, empty_nodes, end_work, prepared, set_in_allocator, with_fake_nodes
 from shares import cast, checks
@@ -208,7 +208,7 @@ class Play:
 
     def _retries(self, name: str) -> Retries:
         found = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster)
-        state = JobState.parse(found.workflow)
+        state = record_of(found.workflow)
         return Retries(name, found.status.restarts or 0, state.spec.backoff_limit, RETRIES, len(state.live.rounds))
 
     def _say(self, text: str) -> None:

@@ -265,7 +265,7 @@ def at(policy: Faulty) -> Iterator[allocator_lab.Lab]:
 
 def telemetry_of(at: allocator_lab.Lab) -> AllocatorTelemetry:
     assert at.daemon is not None
-    made = AllocatorTelemetry(at.daemon.elector, clock=at.time.now)
+    made = AllocatorTelemetry(at.daemon.elector, clock=at.time.clock)
     made.watch(at.daemon.allocator)
     at.daemon.allocator._on_cycle = made.cycle
     return made

@@ -61,7 +61,7 @@ def test_beside_hundreds_of_connections_that_say_nothing_pages_are_answered_with
 def test_a_client_that_sends_one_byte_now_and_then_is_disconnected_after_some_seconds() -> None:
     clock = Time()
     with served() as (port, server):
-        server._clock = clock.now
+        server._clock = clock.clock
         with connect(port) as slow:
             slow.sendall(b"GET /me")
             eventually(lambda: server._open, "it is there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections import Counter
@@ -25,9 +26,78 @@ _NAME_PARAMETERS = (
 )
 
 
+# Who may read labels, annotations and parameters as the API server sends them: the records do so once (diflow.record).
+# These make the objects and their patches, check them, or know no jobs.
+_READ_OTHER_METADATA = (
+    "diflow/allocator/write/patches.py",
+    "diflow/allocator/plan/plan_writes.py",
+    "diflow/labs/conformance/",
+    "diflow/kube/leader_election.py",
+    "diflow/dijob/rules/",
+    "workflows/",
+)
+# These have not been changed to ask a record yet, of a job, a pod or a DIJob. The list must become shorter.
+_STILL_READ_RAW = frozenset({
+    "diflow/allocator/watch/cluster_state.py",
+    "diflow/allocator/run/control_channel.py",
+    "diflow/allocator/reconcile/cordons.py",
+    "diflow/allocator/write/executor.py",
+    "diflow/allocator/inspect/explain.py",
+    "diflow/cli/views/description.py",
+    "diflow/cli/views/jobs_table.py",
+    "diflow/controller/caches.py",
+    "diflow/controller/modules.py",
+    "diflow/controller/objects.py",
+    "diflow/controller/reconcile.py",
+    "diflow/controller/requests.py",
+    "diflow/jobs/dijobs.py",
+    "diflow/jobs/ended.py",
+    "diflow/jobs/checks/installed.py",
+    "diflow/jobs/nodes.py",
+    "diflow/jobs/retry.py",
+    "diflow/jobs/submit.py",
+    "diflow/jobs/suspend.py",
+    "diflow/jobs/checks/unproven.py",
+    "diflow/jobs/waiting.py",
+    "diflow/server/api/checks.py",
+    "diflow/server/api/reading.py",
+    "diflow/server/api/reference.py",
+    "diflow/server/api/shards.py",
+    "diflow/server/page/facts.py",
+})  # fmt: skip
+_RAW = frozenset({"annotations", "labels", "ownerReferences", "parameters"})
+
+
 def sources() -> list[str]:
     """The files of the code."""
     return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "diflow").rglob("*.py"))
+
+
+def reads_raw(text: str) -> list[int]:
+    """The lines that read labels, annotations, owners or parameters of an object as the API server sends it."""
+    return sorted(node.lineno for node in ast.walk(ast.parse(text)) if _is_raw(node))  # type: ignore[attr-defined]
+
+
+def _is_raw(node: ast.AST) -> bool:
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Load) and _names_raw([node.slice])
+    if not isinstance(node, ast.Call) or not _names_raw(node.args):
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return called in ("get", "pop", "sub")
+
+
+def _names_raw(values: list[ast.expr]) -> bool:
+    return any(isinstance(value, ast.Constant) and value.value in _RAW for value in values)
+
+
+@pytest.mark.parametrize("name", [name for name in sources() if not name.startswith("diflow/record/")])
+def test_metadata_of_jobs_is_read_by_the_records_alone(name: str) -> None:
+    found = reads_raw((ROOT / name).read_text())
+    if name in _STILL_READ_RAW:
+        assert found, f"{name} reads no metadata any more: take it out of the list"
+    elif not name.startswith(_READ_OTHER_METADATA):
+        assert not found, f"{name}, lines {found}: ask the record of the job, the pod or the node (diflow.record)"
 
 
 def test_the_files_are_found() -> None:

@@ -69,7 +69,8 @@ def list_(
 ) -> None:
     """List jobs, the newest first.
 
-    PHASE shows "Suspended" after the phase of a job that its user has suspended, with diflow or argo.
+    PHASE shows "Suspended" after the phase of a job that its user has suspended, with diflow or argo; and "Held",
+    "Stopping" or "Deleting" of one that cannot be read, or that is being stopped or deleted.
 
     If there are more than 200, RESTARTS and RESCHEDULES of jobs that have ended are not read and shown as -; -o wide,
     json and yaml read everything.

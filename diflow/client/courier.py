@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow.client.wire import GoneError, Wire
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError, UnauthorizedError, UnavailableError
 
 log = logging.getLogger("diflow.client")
@@ -65,8 +66,7 @@ class Courier:
         wire: Wire,
         *,
         report_path: str,
-        clock: Callable[[], float],
-        chance: Callable[[], float],
+        clock: Clock,
         threaded: bool,
         heartbeat_seconds: float | None = None,
     ) -> None:
@@ -74,7 +74,6 @@ class Courier:
         self._report_path = report_path
         self._heartbeat_seconds = heartbeat_seconds
         self._clock = clock
-        self._chance = chance
         self._threaded = threaded
         self._told = ""
         self.forget()
@@ -111,7 +110,7 @@ class Courier:
 
     def begin(self, method: str, path: str, body: Body | None, *, key: str | None, seconds: float) -> Call:
         """Queue a request; see `wait`. Raises UnavailableError if that is not possible."""
-        now = self._clock()
+        now = self._clock.monotonic()
         call = Call(method, path, body, key, deadline=now + seconds, due=now)
         with self._changed:
             if self._closing:
@@ -151,7 +150,7 @@ class Courier:
 
     def turn(self) -> float | None:
         """Send what is due. Returns the seconds until the next request is due, None if there is none."""
-        now = self._clock()
+        now = self._clock.monotonic()
         with self._changed:
             if self._closing and self._held_until > now:
                 self._make = None  # the server asked for a pause that is longer than the time left
@@ -178,7 +177,7 @@ class Courier:
             times.append(self._report_at())
         elif self._last is not None and not self._closing:
             times.append(max(self._beat_due, self._report_at()))
-        return max(0.0, min(times) - self._clock()) if times else None
+        return max(0.0, min(times) - self._clock.monotonic()) if times else None
 
     def _call_at(self, call: Call) -> float:
         """When a call may be sent; while closing it fails immediately."""
@@ -208,14 +207,14 @@ class Courier:
         self._wire.close()
 
     def _ask(self, call: Call) -> None:
-        if self._closing or self._clock() >= call.deadline:
+        if self._closing or self._clock.monotonic() >= call.deadline:
             call.end(error=UnavailableError("this client is closed" if self._closing else "the server was too slow"))
             return
         call.tries += 1
         try:
             call.end(data=self._exchange(call.method, call.path, lambda: call.body, key=call.key))
         except UnavailableError as error:
-            now = self._clock()
+            now = self._clock.monotonic()
             call.due = now + self._pause(call.tries, error)
             if isinstance(error, UnauthorizedError) or call.due >= call.deadline:
                 call.end(error=error)
@@ -234,15 +233,15 @@ class Courier:
                 self._is_over, self._make, self._last = True, None, None
             log.info("reports end here: %s", error)
         except DiflowError as error:
-            now = self._clock()
+            now = self._clock.monotonic()
             self._failing_since = self._failing_since if self._failures else now
             self._failures += 1
             with self._changed:
                 after = error.retry_after_seconds if isinstance(error, UnavailableError) else None
                 pause = self._pause(self._failures, error)
                 if after is not None:
-                    self._held_until = self._clock() + pause
-                self._report_due = max(self._report_due, self._clock() + pause)
+                    self._held_until = self._clock.monotonic() + pause
+                self._report_due = max(self._report_due, self._clock.monotonic() + pause)
                 if isinstance(error, UnavailableError) and self._make is None and not self._closing:
                     self._make = make  # retry, unless there is a newer one
             if after is None or now - self._failing_since >= _PATIENCE_SECONDS:
@@ -264,9 +263,9 @@ class Courier:
         """Exponential backoff with 50% jitter; or Retry-After plus at most 10%."""
         after = error.retry_after_seconds if isinstance(error, UnavailableError) else None
         if after is not None:
-            return after * (1 + 0.1 * self._chance())
+            return after * (1 + self._clock.jitter(0.0, 0.1))
         longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16))
-        return longest * (0.5 + 0.5 * self._chance())
+        return longest * self._clock.jitter(0.5, 1.0)
 
     def _tell(self, problem: str) -> None:
         """Log once when reports start to fail or the error changes, and once when they succeed again."""

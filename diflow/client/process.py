@@ -7,11 +7,10 @@ import operator
 import os
 import random
 import threading
-import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -21,6 +20,7 @@ from diflow.client.readings import Readings
 from diflow.client.shards import Shards
 from diflow.client.stop import Stop
 from diflow.client.wire import Wire
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError, UnavailableError
 from diflow.shards.dataset import Dataset
 
@@ -52,13 +52,11 @@ class Client:
         self,
         environ: Mapping[str, str] | None = None,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] | None = None,
+        clock: Clock = SYSTEM,
         threaded: bool = True,
     ) -> None:
         self._environ = None if environ is None else dict(environ)
         self._clock = clock
-        self._chance = chance
         self._threaded = threaded
         self._stop = Stop()
         self._line: _Line | None = None
@@ -112,7 +110,7 @@ class Client:
         """Request `n` fewer replicas, as `add_replicas`. Those of the highest index are stopped, with SIGTERM first."""
         self._change("DELETE", n, task, timeout_seconds)
 
-    def report(
+    def report(  # noqa: PLR0913 (users name what they report)
         self,
         *,
         speed: float | None = None,
@@ -229,13 +227,13 @@ class Client:
     def _open(self, place: Place | None) -> _Line | None:
         if place is None:
             return None
-        # Not the module's own generator, which trainings seed and use.
-        chance = self._chance or random.Random().random  # noqa: S311
+        clock = self._clock
+        if clock is SYSTEM:  # not the module's own generator, which trainings seed and use
+            clock = replace(SYSTEM, jitter=random.Random().uniform)  # noqa: S311
         courier = Courier(
             Wire(place),
             report_path=_path(place, "profilings"),
-            clock=self._clock,
-            chance=chance,
+            clock=clock,
             threaded=self._threaded,
             heartbeat_seconds=place.heartbeat_seconds,
         )
@@ -254,7 +252,7 @@ class Client:
             return self._readings.body(line.place.membership())
 
     def _now(self, line: _Line) -> Membership:
-        at = self._clock()
+        at = self._clock.monotonic()
         if self._membership is None or not 0 <= at - self._membership[0] < _MEMBERSHIP_SECONDS:
             self._membership = at, line.place.membership()
         return self._membership[1]

@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 
 from diflow.client.place import Place
 from diflow.client.wire import Wire
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
 from diflow.shards.dataset import Dataset, Span, is_name
 
@@ -82,7 +83,7 @@ class Shards:
         prefetch: int = 4,
         lease_seconds: float = 300.0,
         checkpointed: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM,
     ) -> None:
         if not is_name(name):
             raise InvalidError(f"is 1 to 63 letters, digits, '.', '_' or '-', not {name!r}", path="dataset")
@@ -207,7 +208,7 @@ class Shards:
     # --- of the loop ----------------------------------------------------------------------------------------------
 
     def _take(self, timeout_seconds: float | None = None) -> Span | None:
-        until = None if timeout_seconds is None else self._clock() + timeout_seconds
+        until = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
         with self._changed:
             if self._place is None:
                 return self._take_alone()
@@ -217,14 +218,14 @@ class Shards:
                     raise self._error
                 if self._is_closing:
                     return None
-                if self._ready and self._clock() < self._ends:  # else another may have it
+                if self._ready and self._clock.monotonic() < self._ends:  # else another may have it
                     unit = min(self._ready)
                     self._given.add(unit)
                     self._changed.notify_all()
                     return self._ready.pop(unit)
                 if self._is_finished:
                     return None
-                left = 1.0 if until is None else until - self._clock()
+                left = 1.0 if until is None else until - self._clock.monotonic()
                 if left <= 0:
                     return None
                 self._changed.wait(min(1.0, left))
@@ -255,7 +256,7 @@ class Shards:
     def _recover(self, place: Place, units: Any, timeout_seconds: float) -> None:
         """Report units that a checkpoint has as done. The server refuses them until their workers are lost."""
         left = sorted({*map(int, units)})
-        until = self._clock() + timeout_seconds
+        until = self._clock.monotonic() + timeout_seconds
         wire = Wire(place)
         failures = 0
         try:
@@ -272,7 +273,7 @@ class Shards:
                     failures += 1
                     pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**failures)
                     late = error
-                if left and self._clock() + pause > until:
+                if left and self._clock.monotonic() + pause > until:
                     raise late
                 time.sleep(pause)
         finally:
@@ -299,7 +300,7 @@ class Shards:
                     log.warning("%s shards wait for a checkpoint: no more are leased until commit() is called", held)
                 is_full = held >= _MOST_HELD
                 body = self._body(done, wants=min(_MOST_HELD, self._prefetch + held), leaves=leaves)
-            sent = self._clock()
+            sent = self._clock.monotonic()
             pause = _IDLE_SECONDS
             try:
                 path = f"/v2alpha1/job/{self._place.job}/shards"
@@ -321,7 +322,9 @@ class Shards:
             except Exception as error:  # the loop waits for this thread
                 self._fail(UnavailableError(f"the server's answer cannot be read: {type(error).__name__}: {error}"))
                 break
-            has_left = leaves and (failures == 0 or self._clock() >= self._ends)  # others get the shards then anyway
+            has_left = leaves and (
+                failures == 0 or self._clock.monotonic() >= self._ends
+            )  # others get the shards then anyway
             if has_left or self._is_finished:
                 break
             self._rest(pause * (0.5 + 0.5 * chance.random()), is_failing=failures > 0, leaves=leaves)
@@ -360,11 +363,11 @@ class Shards:
 
     def _rest(self, seconds: float, *, is_failing: bool, leaves: bool) -> None:
         """Wait until there is something to ask for: half of the shards are used, the last is done, or it is time."""
-        until = self._clock() + seconds
-        renew = self._clock() + self._lease_seconds / 3
+        until = self._clock.monotonic() + seconds
+        renew = self._clock.monotonic() + self._lease_seconds / 3
         with self._changed:
             while leaves or not self._is_closing:
-                now = self._clock()
+                now = self._clock.monotonic()
                 is_low = len(self._ready) <= self._prefetch // 2
                 is_used = bool(self._done) or self._asked_with < len(self._given) + len(self._covered)
                 if not is_failing and is_used and (is_low or len(self._done) >= self._prefetch):

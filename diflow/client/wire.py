@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow.client.place import Place
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import (
     ConflictError,
     DiflowError,
@@ -32,9 +32,9 @@ _LONGEST_RETRY_SECONDS: Final = 3600.0
 class Wire:
     """A kept-alive connection to the server of one place. Not thread-safe."""
 
-    def __init__(self, place: Place, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, place: Place, *, clock: Clock = SYSTEM) -> None:
         self._place = place
-        self._now = now
+        self._clock = clock
         self._session: requests.Session | None = None
 
     def ask(
@@ -104,7 +104,7 @@ class Wire:
         if status == 200 and envelope.get("success") is True:
             return envelope.get("data")
         message = _message(envelope) or f"{self._place.url} gave no answer that diflow's server would give"
-        after = _retry_after(headers.get("Retry-After"), now=self._now())
+        after = _retry_after(headers.get("Retry-After"), now=self._clock.wall())
         raise _error(status, message, has_token=self._place.token() is not None, after=after)
 
 

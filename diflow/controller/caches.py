@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.controller.objects import DIJobRead, read
 from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
-from diflow.kube.api import Cluster
+from diflow.kube.api import Cluster, within
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.kube.reflector import Json, Key, Reflector, drop
+from diflow.kube.reflector import PACE, Json, Key, Pace, Reflector, drop
 from diflow.kube.reflectors import Reflectors
 from diflow.record import chain, untrusted
 from diflow.record.argo.nodes import owner_of
@@ -71,14 +72,18 @@ class StepPod:
 
 
 class Caches:
-    """The watches. `on_change` is called with the key of each job that has changed. `options` are those of
-    `Reflector`."""
+    """The watches. `on_change` is called with the key of each job that has changed."""
 
     def __init__(
-        self, cluster: Cluster, *, namespace: str = "", on_change: Callable[[Key], None], **options: Any
+        self,
+        cluster: Cluster,
+        *,
+        namespace: str = "",
+        on_change: Callable[[Key], None],
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
     ) -> None:
-        space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
-        given = {**space, **options}
+        given: dict[str, Any] = {"clock": clock, "pace": pace, **within(namespace)}
         self._tell = on_change
         self._lock = threading.Lock()
         self._workflows: dict[Key, dict[str, OwnedWorkflow]] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+from diflow.common.clock import Clock
 from diflow.common.durations import timestamp
 from diflow.controller import modules as pods_of_modules
 from diflow.controller.objects import DIJobRead
@@ -26,8 +27,8 @@ _MORE_PODS_SECONDS: Final = 0.2
 class Coordinated:
     """Takes pods away. What it keeps is since when pods are not wanted any more, which may be lost."""
 
-    def __init__(self, writer: Writer, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
-        self._writer, self._clock, self._wall = writer, clock, wall
+    def __init__(self, writer: Writer, *, clock: Clock) -> None:
+        self._writer, self._clock = writer, clock
         self._unwanted: dict[Key, dict[str, float]] = {}
 
     def forget(self, key: Key) -> None:
@@ -43,7 +44,7 @@ class Coordinated:
         if todo.patch is not None:
             self._writer.patch_workflow(workflow, todo.patch, what="request")
         gone, left = self._after_goodbye(key, todo.delete, known)
-        now = timestamp(self._wall())
+        now = timestamp(self._clock.wall())
         ends: list[tuple[Json, Json | None, str]] = [
             *((pod, None, "") for pod in gone),
             *((pod, pods_of_modules.stopped(), "") for pod in todo.stop),
@@ -56,7 +57,7 @@ class Coordinated:
     def _after_goodbye(self, key: Key, pods: Sequence[Json], known: modules.Modules) -> tuple[list[Json], float | None]:
         """Those of the pods that can be deleted now, and after how many seconds more can be: while the coordinator
         runs, it has time to disconnect from one that runs."""
-        now, before = self._clock(), self._unwanted.pop(key, {})
+        now, before = self._clock.monotonic(), self._unwanted.pop(key, {})
         gone: list[Json] = []
         waits: list[float] = []
         since: dict[str, float] = {}

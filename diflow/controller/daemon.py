@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import LostLeadershipError
 from diflow.controller.caches import Caches
 from diflow.controller.reconcile import Next, Reconciler
@@ -14,6 +14,7 @@ from diflow.controller.settings import ControllerSettings
 from diflow.controller.workqueue import WorkQueue
 from diflow.kube.api import Cluster
 from diflow.kube.leader_election import Elector
+from diflow.kube.reflector import PACE, Pace
 
 _LOOK_SECONDS: Final = 1.0
 
@@ -28,17 +29,16 @@ class Controller:
         elector: Elector,
         *,
         on_look: Callable[[float], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        reflecting: dict[str, Any] | None = None,
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
     ) -> None:
         self.settings, self.elector = settings, elector
         self._clock, self._on_look = clock, on_look
         self.queue = WorkQueue(clock=clock)
         self.caches = Caches(
-            cluster, namespace=settings.watched_namespace, on_change=self._on_change, **(reflecting or {})
+            cluster, namespace=settings.watched_namespace, on_change=self._on_change, clock=clock, pace=pace
         )
-        self.reconciler = Reconciler(cluster, self.caches, elector, settings, clock=clock, wall=wall)
+        self.reconciler = Reconciler(cluster, self.caches, elector, settings, clock=clock)
         self._looking: dict[int, float] = {}
         self._lost: LostLeadershipError | None = None
 
@@ -73,7 +73,7 @@ class Controller:
     @property
     def longest_look_seconds(self) -> float:
         """For how long the longest look has lasted that is not over."""
-        now = self._clock()
+        now = self._clock.monotonic()
         return max((now - began for began in list(self._looking.values())), default=0.0)
 
     def _work(self, stop: threading.Event) -> None:
@@ -85,13 +85,13 @@ class Controller:
                 stop.set()
 
     def _look(self, key: tuple[str, str]) -> None:
-        began = self._looking[threading.get_ident()] = self._clock()
+        began = self._looking[threading.get_ident()] = self._clock.monotonic()
         found = Next(0.0)  # where leadership was lost
         try:
             found = self.reconciler.look(key)
         finally:
             del self._looking[threading.get_ident()]
             self.queue.done(key, again=found.again_seconds, rest=found.rest_seconds)
-            self._on_look(self._clock() - began)
+            self._on_look(self._clock.monotonic() - began)
         if self.caches.dijob(key) is None:
             self.queue.forget(key)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Final
 
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError, NotFoundError, UnavailableError
 from diflow.jobs.checks import prerequisites
 from diflow.kube.api import Cluster
@@ -15,9 +15,9 @@ _MOST_KEPT: Final = 10_000
 
 
 class Prerequisites:
-    """What was found, or found missing, by namespace and priority. `clock` gives monotonic seconds."""
+    """What was found, or found missing, by namespace and priority."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[float, DiflowError | None]] = {}
 
@@ -25,7 +25,7 @@ class Prerequisites:
         """As `check_ready`, whose five requests are half of those of a job."""
         known = (namespace, priority)
         when, missing = self._known.get(known, (-math.inf, None))
-        if when + _KEEP_SECONDS <= self._clock():
+        if when + _KEEP_SECONDS <= self._clock.monotonic():
             missing = None
             try:
                 prerequisites.check_ready(cluster, namespace=namespace, priority=priority)
@@ -33,6 +33,6 @@ class Prerequisites:
                 missing = error
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
-            self._known[known] = self._clock(), missing
+            self._known[known] = self._clock.monotonic(), missing
         if missing is not None:
             raise missing

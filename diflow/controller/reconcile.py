@@ -13,13 +13,13 @@ killed between any two of them, and two processes do not harm each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.durations import backoff, timestamp
 from diflow.common.errors import (
     ConflictError,
@@ -43,8 +43,8 @@ from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.record import modules, untrusted
-from diflow.record.parameters import STOPS
+from diflow.record import modules, patches, untrusted
+from diflow.record.job import JobRecord, record_of
 from diflow.record.status import status
 
 if TYPE_CHECKING:
@@ -74,8 +74,6 @@ class Next:
 class Reconciler:
     """Looks at jobs. The methods for one state of a job return after how many seconds to look at it again (None: when
     something changes).
-
-    `clock` gives monotonic seconds, `wall` the Unix time.
     """
 
     def __init__(
@@ -85,16 +83,13 @@ class Reconciler:
         elector: Elector,
         settings: ControllerSettings,
         *,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._cluster = cluster.without_retries()
-        self._caches, self._elector, self._settings, self._wall = caches, elector, settings, wall
-        self._writer = Writer(
-            self._cluster, caches, elector, status_seconds=settings.status_seconds, clock=clock, wall=wall
-        )
+        self._caches, self._elector, self._settings, self._clock = caches, elector, settings, clock
+        self._writer = Writer(self._cluster, caches, elector, status_seconds=settings.status_seconds, clock=clock)
         self._prerequisites = Prerequisites(clock)
-        self._coordinated = Coordinated(self._writer, clock=clock, wall=wall)
+        self._coordinated = Coordinated(self._writer, clock=clock)
         self._failures: dict[Key, int] = {}
         self._conflicts: dict[Key, int] = {}
         self._kept: dict[Key, set[str]] = {}
@@ -247,7 +242,7 @@ class Reconciler:
         seconds = statuses.ttl_seconds(untrusted.sub(obj.job, "spec").get(submit.TTL))
         if seconds is None:
             seconds = submit.default_ttl(self._cluster)
-        made = statuses.failed(obj, why, now=timestamp(self._wall()), ttl_seconds=seconds)
+        made = statuses.failed(obj, why, now=timestamp(self._clock.wall()), ttl_seconds=seconds)
         log.info("job failed", job=key, why=why)
         again = self._writer.status(key, obj, made)
         return 0.0 if again is None and made.get("expiresAt") else again
@@ -257,7 +252,7 @@ class Reconciler:
         expires = untrusted.time(obj.status.get("expiresAt"))
         if not expires:
             return None
-        left = untrusted.seconds(expires) - self._wall()
+        left = untrusted.seconds(expires) - self._clock.wall()
         if left > 0:
             return min(left, _LONGEST_SLEEP_SECONDS)
         self._elector.check()
@@ -267,32 +262,30 @@ class Reconciler:
     # --- with one -----------------------------------------------------------------------------------------------------
 
     def _follow(self, key: Key, obj: DIJobRead, workflow: Json) -> float | None:
-        found = status.derive(workflow, self._caches.pods_of(workflow))
-        stopping = untrusted.sub(workflow, "spec").get("shutdown") in STOPS
-        if not (found.ended or stopping) and (why := self._reason_to_stop(obj, workflow)):
+        job = record_of(workflow)
+        if not (job.has_ended or job.is_stopping) and (why := self._reason_to_stop(obj, job)):
             workflow = self._stop(key, obj, workflow, why)
-            found = status.derive(workflow, self._caches.pods_of(workflow))
         known = modules.read(workflow)
         if known is not None:
-            return self._coordinate(key, obj, workflow, known, found)
+            return self._coordinate(key, obj, workflow, known)
         if obj.number("replicas") is not None and obj.number("reportedReplicas") is None:
             # Others have written the status without our record: it is repaired first, then their number counts.
-            made = statuses.adopted(obj, found.replicas, requests.answered(obj, workflow))
+            replicas = sum(record_of(workflow).running.values())
+            made = statuses.adopted(obj, replicas, requests.answered(obj, workflow))
             self._writer.put_status(key, obj, made)
             return 0.0
         if not obj.is_deleted:
             todo = requests.answer(obj, workflow)
             if todo is not None:
                 workflow = self._carry_out(key, obj, workflow, todo)
-                found = status.derive(workflow, self._caches.pods_of(workflow))
+        found = status.derive(workflow, self._caches.pods_of(workflow))
         made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=_ttl_seconds(workflow))
         made = statuses.keep_transition(statuses.keep_result(made, obj), obj)
         return self._write(key, obj, made)
 
-    def _coordinate(
-        self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules, found: status.JobStatus
-    ) -> float | None:
+    def _coordinate(self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules) -> float | None:
         """Take away the pods that a v1alpha1 job does not want any more, and write its status."""
+        found = status.derive(workflow, self._caches.pods_of(workflow))
         left: float | None = None
         if not found.ended and not known.problem:
             left = self._coordinated.clean(key, obj, workflow, known, self._caches.pods_of(workflow))
@@ -343,26 +336,24 @@ class Reconciler:
             pod = StepPod.read(found) if found is not None else None
         return pod is None or pod.has_ended or pod.created > obj.created
 
-    def _reason_to_stop(self, obj: DIJobRead, workflow: Json) -> str:
+    def _reason_to_stop(self, obj: DIJobRead, job: JobRecord) -> str:
         """Why the job's Workflow must be stopped; "" if it must not."""
         # The pods are deleted before the Workflow, and Argo would replace each of them.
         if obj.is_deleted_in_foreground:
             return "its DIJob is being deleted"
-        if untrusted.is_deleted_in_foreground(workflow["metadata"]):
+        if job.argo.is_being_deleted:
             return "its Workflow is being deleted"
         if obj.is_deleted or not self._is_abandoned(obj):
             return ""
         return f"the step that waited for it has ended (pod {obj.waited_by})"
 
     def _stop(self, key: Key, obj: DIJobRead, workflow: Json, why: str) -> Json:
-        """Stop the job as `diflow.jobs.suspend.stop` does, and report it. Returns the Workflow as it is now."""
+        """Stop the job, and report it. Returns the Workflow as it is now."""
         # With its DIJob, it changes at once and with each pod that ends, and the stop must not wait for the last one.
         known = ("uid",) if obj.is_deleted_in_foreground else ("uid", "resourceVersion")
         expected = {name: workflow["metadata"][name] for name in known}
-        patch = {
-            "metadata": {**expected, "labels": {keys.INSTANCE: None}, "annotations": {keys.STOPPED_BECAUSE: why}},
-            "spec": {"shutdown": "Stop", "suspend": None},
-        }
+        patch = patches.stop()
+        patch["metadata"] |= {**expected, "annotations": {keys.STOPPED_BECAUSE: why}}
         answer = self._writer.patch_workflow(workflow, patch, what="stop")
         log.info("job stopped", job=key, why=why)
         self._writer.event(obj, "Stopped", why)

@@ -19,11 +19,13 @@ from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_REPLICAS, MOST_TASKS
 from diflow.controller.objects import Counts, DIJobRead, counts, is_counts
 from diflow.dijob.model import same_part
-from diflow.jobs.replica_ranges import asked, check_size, elastic, with_bounds, with_number
-from diflow.jobs.scale_requests import CurrentRequests, current_requests
+from diflow.jobs.replica_ranges import check_size, with_bounds, with_number
+from diflow.jobs.scale_requests import check_hostnames, check_scalable, scaled
 from diflow.record import untrusted
+from diflow.record.job import JobRecord, record_of
 from diflow.record.notes import Notes
-from diflow.record.parameters import JobState, manifest
+from diflow.record.parameters import manifest
+from diflow.record.ranges import asked, elastic
 
 Json = dict[str, Any]
 
@@ -82,7 +84,7 @@ class Answer:
 class _Draft:
     """The requests of a Workflow while they are changed."""
 
-    current: CurrentRequests
+    current: JobRecord
     desired: dict[str, int]
     bounds: Mapping[str, tuple[int, int]]
     notes: Notes
@@ -109,25 +111,26 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
     after = CarriedOut({**before.spec, **changed}, *answered, digest)
     if not changed and not by:
         return Answer(_noted(workflow, after), ignored=ignored)
+    current = record_of(workflow)
     try:
-        current = current_requests(workflow)
+        check_scalable(current)
     except (InvalidError, ConflictError, NotFoundError) as error:
         return Answer(_noted(workflow, after), refused=(str(error),), ignored=ignored)
     draft = _Draft(
         current,
-        dict(current.desired),
-        current.bounds,
-        Notes.read(untrusted.string(current.annotations.get(keys.REQUESTS))),
+        dict(current.wishes.desired),
+        current.wishes.bounds,
+        Notes.read(current.wishes.request(keys.REQUESTS)),
         obj.namespace,
     )
     for task in changed:
         _as_specified(draft, task, new)
     if by:
-        _more(draft, JobState.parse(workflow), by)
+        _more(draft, by)
     noted = {keys.CARRIED_OUT: after.text()}
-    if draft.notes != Notes.read(untrusted.string(current.annotations.get(keys.REQUESTS))):
+    if draft.notes != Notes.read(current.wishes.request(keys.REQUESTS)):
         noted[keys.REQUESTS] = draft.notes.text()
-    patch = current.change(draft.desired, draft.bounds, annotations=noted)
+    patch = scaled(current, draft.desired, draft.bounds, annotations=noted)
     return Answer(patch, tuple(draft.done), tuple(draft.refused), ignored)
 
 
@@ -173,7 +176,7 @@ def _counted(obj: DIJobRead, before: CarriedOut) -> int:
 
 def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:
     """Request for a task what a job submitted with these replicas would request."""
-    job = draft.current.job.spec
+    job = draft.current.spec
     index = next((i for i, one in enumerate(job.tasks) if one.name == task), None)
     if index is None:
         return
@@ -200,13 +203,13 @@ def _range(task: str, spec: Mapping[str, Counts], *, least: int) -> tuple[int, i
     return min(least, replicas), replicas
 
 
-def _more(draft: _Draft, state: JobState, by: int) -> None:
+def _more(draft: _Draft, by: int) -> None:
     """Add the difference to the elastic task, else to the last one."""
-    job = draft.current.job.spec
-    task = elastic(state.spec.tasks, bounds=draft.bounds)
+    job = draft.current.spec
+    task = elastic(job.tasks, bounds=draft.bounds)
     index = next(i for i, one in enumerate(job.tasks) if one.name == task)
     # A preemptible job has as many as the allocator grants: the status has reported those.
-    now = state.live.running(task) if job.is_preemptible else draft.desired.get(task, job.tasks[index].replicas)
+    now = draft.current.live.running(task) if job.is_preemptible else draft.desired.get(task, job.tasks[index].replicas)
     number = now + by
     try:
         if not 1 <= number <= MOST_REPLICAS:
@@ -218,10 +221,10 @@ def _more(draft: _Draft, state: JobState, by: int) -> None:
 
 def _accept(draft: _Draft, index: int, desired: dict[str, int], bounds: Mapping[str, tuple[int, int]]) -> None:
     """Take these requests into the draft. Raises InvalidError if the job would exceed a limit."""
-    job = draft.current.job.spec
+    job = draft.current.spec
     after = asked(job, index, desired=desired, bounds=bounds)
-    check_size(draft.current.job, desired=desired, bounds=bounds, namespace=draft.namespace, path="")
-    draft.current.check_hostnames(index, after.high, path="")
+    check_size(draft.current.submitted, desired=desired, bounds=bounds, namespace=draft.namespace, path="")
+    check_hostnames(draft.current, index, after.high, path="")
     before = asked(job, index, desired=draft.desired, bounds=draft.bounds)
     draft.desired, draft.bounds = desired, bounds
     was, now = before.text(), after.text()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import heapq
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final
+
+from diflow.common.clock import SYSTEM, Clock
 
 Key = tuple[str, str]
 """(namespace, name)."""
@@ -22,9 +22,9 @@ _MOST_STALE: Final = 1_000
 
 
 class WorkQueue:
-    """Keys with the times from which they are due. `clock` gives monotonic seconds."""
+    """Keys with the times from which they are due."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._changed = threading.Condition()
         self._due: dict[Key, float] = {}
@@ -37,7 +37,7 @@ class WorkQueue:
     def add(self, key: Key) -> None:
         """Look at the key as soon as its rest is over."""
         with self._changed:
-            self._add(key, self._clock())
+            self._add(key, self._clock.monotonic())
 
     def pop(self, stop: threading.Event) -> Key | None:
         """The next key that is due, which is busy until `done`. Waits for it; None when `stop` is set."""
@@ -47,14 +47,14 @@ class WorkQueue:
                 return key
             with self._changed:
                 if not self._ready:
-                    left = self._later[0][0] - self._clock() if self._later else _LOOK_SECONDS
+                    left = self._later[0][0] - self._clock.monotonic() if self._later else _LOOK_SECONDS
                     self._changed.wait(min(max(left, 0.001), _LOOK_SECONDS))
         return None
 
     def take(self) -> Key | None:
         """The next key that is due, without waiting."""
         with self._changed:
-            now = self._clock()
+            now = self._clock.monotonic()
             while self._later and self._later[0][0] <= now:
                 due, key = heapq.heappop(self._later)
                 if self._due.get(key) == due:
@@ -75,7 +75,7 @@ class WorkQueue:
         """The look at this key is over: look again in `again` seconds (None: when it is added), and not within `rest`
         seconds for any reason."""
         with self._changed:
-            now = self._clock()
+            now = self._clock.monotonic()
             self._busy.discard(key)
             if rest > 0:
                 self._rests[key] = now + rest
@@ -101,7 +101,7 @@ class WorkQueue:
             self._again[key] = min(due, self._again.get(key, due))
             return
         rest = self._rests.get(key, 0.0)
-        if rest <= self._clock():
+        if rest <= self._clock.monotonic():
             self._rests.pop(key, None)
         due = max(due, rest)
         if due < self._due.get(key, float("inf")) and key not in self._ready.get(key[0], ()):

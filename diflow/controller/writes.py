@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.durations import timestamp
 from diflow.common.errors import DiflowError, InvalidError, LostLeadershipError, NotFoundError
 from diflow.common.jsontext import canonical_json
@@ -46,8 +47,8 @@ class _Written:
 
 
 class Writer:
-    """Makes the writes. `status_seconds`: the least time between two writes of one status. `clock` gives monotonic
-    seconds, `wall` the Unix time. For several threads, of which one at a time works on a job."""
+    """Makes the writes. `status_seconds`: the least time between two writes of one status. For several
+    threads, of which one at a time works on a job."""
 
     def __init__(
         self,
@@ -56,11 +57,10 @@ class Writer:
         elector: Elector,
         *,
         status_seconds: float,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._cluster, self._caches, self._elector = cluster, caches, elector
-        self._status_seconds, self._clock, self._wall = status_seconds, clock, wall
+        self._status_seconds, self._clock = status_seconds, clock
         self._written: dict[Key, _Written] = {}
         self._lock = threading.Lock()
         self.made: dict[str, int] = dict.fromkeys(WHAT, 0)
@@ -79,7 +79,7 @@ class Writer:
     def rest_seconds(self, key: Key) -> float:
         """Seconds until the status of this job may be written again, 0 if it may be now."""
         last = self._written.get(key)
-        return max(0.0, last.at + self._status_seconds - self._clock()) if last is not None else 0.0
+        return max(0.0, last.at + self._status_seconds - self._clock.monotonic()) if last is not None else 0.0
 
     def status(self, key: Key, obj: DIJobRead, made: Json) -> float | None:
         """Write the status, unless it is that already. Returns the seconds to wait if the last write was just now."""
@@ -119,7 +119,9 @@ class Writer:
         except NotFoundError:
             self._caches.expect_none(key)
             return
-        self._written[key] = _Written(self._clock(), str(answer["metadata"]["resourceVersion"]), _digest(made))
+        self._written[key] = _Written(
+            self._clock.monotonic(), str(answer["metadata"]["resourceVersion"]), _digest(made)
+        )
         self.count("status")
         self._caches.dijobs.apply_write(answer)
 
@@ -164,7 +166,7 @@ class Writer:
             component=keys.CONTROLLER,
             instance=self._elector.identity,
             salt=obj.version,
-            now=timestamp(self._wall()),
+            now=timestamp(self._clock.wall()),
         )
         try:
             self._elector.check()

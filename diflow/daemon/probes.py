@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from socketserver import TCPServer
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError
 
 MOST_CONNECTIONS: Final = 32
@@ -71,7 +71,7 @@ def serving(port: int, app: Any) -> Iterator[WSGIServer]:
 class _Server(WSGIServer):
     request_queue_size = 128
 
-    def __init__(self, *given: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *given: Any, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._threads = ThreadPoolExecutor(MOST_CONNECTIONS, thread_name_prefix="page")
         self._open: dict[socket.socket, float] = {}
@@ -87,14 +87,14 @@ class _Server(WSGIServer):
         with self._lock:
             # Insertion order: the oldest connections come first.
             excess = list(self._open)[: max(0, len(self._open) + 1 - MOST_CONNECTIONS)]
-            self._open[request] = self._clock()
+            self._open[request] = self._clock.monotonic()
         for oldest in excess:
             self._hang_up(oldest)
         self._threads.submit(self._answer, request, client_address)
 
     def service_actions(self) -> None:
         """Called by `serve_forever` every `_LOOK_SECONDS` and after each new connection."""
-        ends = self._clock() - CONNECTION_SECONDS
+        ends = self._clock.monotonic() - CONNECTION_SECONDS
         with self._lock:
             late = [request for request, since in self._open.items() if since <= ends]
         for request in late:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Annotated, Any, Final, Literal, get_args
 
 from msgspec import Meta, Raw, Struct, field
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from diflow.common import keys, limits, names, quantities
 from diflow.common.deadlines import Deadlines
@@ -230,6 +230,11 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
         return self.health.deadlines if self.health is not None else None
 
     @property
+    def required(self) -> str:
+        """The level of the topology that all its replicas share a domain of, or ""."""
+        return self.topology.required if self.topology is not None else ""
+
+    @property
     def checks_nodes(self) -> bool:
         """Its node check has a command of the user's."""
         return self.node_check is not None and self.node_check.command is not None
@@ -238,6 +243,11 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
     def has_rules(self) -> bool:
         """Failures have consequences: it has a failure policy, or a node check of its own."""
         return self.failure_policy is not None or (self.checks_nodes and self.has_allocator)
+
+    @cached_property
+    def without_templates(self) -> StoredSpec:
+        """The spec for those that keep it, and need no templates any more: one object for all jobs of this spec."""
+        return replace(self, tasks=tuple(replace(task, template=Raw()) for task in self.tasks))
 
     def main(self, task: str) -> str:
         """The name of a task's main container; "" if there is no such task."""

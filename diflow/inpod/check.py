@@ -12,12 +12,12 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from diflow.client.place import Place, find
 from diflow.client.wire import GoneError, Wire
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import DiflowError, InvalidError, NotFoundError, UnauthorizedError
 from diflow.inpod import accelerator, measures
 from diflow.inpod.measures import Outcome
@@ -57,25 +57,22 @@ def run(
     environ: Mapping[str, str],
     *,
     ask: Ask | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], object] = time.sleep,
+    clock: Clock = SYSTEM,
     measure: Callable[..., Outcome] = measures.local,
     port: int = PORT,
 ) -> None:
     """Measure, meet the peers, report, and wait for the answer."""
     seconds = timeout_seconds(environ)
-    began = clock()
+    began = clock.monotonic()
     until = began + seconds
 
     def left(share: float) -> float:
-        return max(0.0, began + share * seconds - clock())
+        return max(0.0, began + share * seconds - clock.monotonic())
 
     place = find(environ)
     hosts = [host for host in environ.get("DI_NODES", "")[:_LONGEST_ROSTER].split(",") if host]
     rank = place.rank if place is not None and place.rank is not None and place.rank < len(hosts) else None
-    meetings = (
-        Meetings(rank, hosts, port=port, clock=clock, pause=pause) if rank is not None and len(hosts) > 1 else None
-    )
+    meetings = Meetings(rank, hosts, port=port, clock=clock) if rank is not None and len(hosts) > 1 else None
     if meetings is not None and not meetings.listen():
         log.warning("port %d is in use: the peers are not met", port)
         meetings = None
@@ -97,12 +94,11 @@ def run(
             ask = _asker(place)
         if ask is not None:
             _report(
-                lambda: {**_body(outcome, meetings), "elapsedSeconds": round(clock() - began, 1)},
+                lambda: {**_body(outcome, meetings), "elapsedSeconds": round(clock.monotonic() - began, 1)},
                 ask,
                 max(1, len(hosts)),
                 until=until,
                 clock=clock,
-                pause=pause,
             )
     finally:
         if meetings is not None:
@@ -141,14 +137,13 @@ def _report(
     replicas: int,
     *,
     until: float,
-    clock: Callable[[], float],
-    pause: Callable[[float], object],
+    clock: Clock,
 ) -> None:
     """Report until the server answers `go`, at most until `until`. Each request repeats the report, as a server may
     have been killed before it has stored it."""
     between = max(_POLL_SECONDS, replicas / _REQUESTS_PER_SECOND)
     said = ""
-    while clock() < until:
+    while clock.monotonic() < until:
         wait = between
         try:
             answer = ask(body())
@@ -165,7 +160,7 @@ def _report(
                 log.info("the work begins")
                 return
             said = _say(said, str(answer.get("reason") or "waits for the results of the peers")[:1000])
-        pause(max(0.0, min(wait, until - clock())))
+        clock.sleep(max(0.0, min(wait, until - clock.monotonic())))
     log.warning("no decision in time: the work begins")
 
 

@@ -17,11 +17,11 @@ import socket
 import statistics
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.record.nodecheck import MOST_PEERS
 
 PORT: Final = 29511
@@ -87,15 +87,13 @@ class Meetings:
         hosts: Sequence[str],
         *,
         port: int = PORT,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], object] = time.sleep,
+        clock: Clock = SYSTEM,
         ports: Sequence[int] | None = None,
     ) -> None:
         self.rank = rank
         self._hosts = tuple(hosts)
         self._ports = tuple(ports) if ports is not None else (port,) * len(self._hosts)
         self._clock = clock
-        self._pause = pause
         self._one = threading.Lock()
         self._known = threading.Lock()
         self._waiting = threading.Semaphore(_MOST_WAITING)
@@ -120,22 +118,22 @@ class Meetings:
 
     def meet(self, *, seconds: float) -> None:
         """Meet the peers of higher rank, within `seconds`. A peer that does not come delays it by no more than that."""
-        until = self._clock() + seconds
+        until = self._clock.monotonic() + seconds
         left = [peer for peer in self.peers if peer > self.rank]
-        while left and self._clock() < until:
+        while left and self._clock.monotonic() < until:
             for peer in list(left):
-                if self._clock() >= until:
+                if self._clock.monotonic() >= until:
                     break
                 if self._meet(peer, until):
                     left.remove(peer)
             if left:
-                self._pause(_PAUSE_SECONDS)
+                self._clock.sleep(_PAUSE_SECONDS)
 
     def await_lower(self, *, seconds: float) -> None:
         """Wait until the peers of lower rank have come, within `seconds`."""
-        until = self._clock() + seconds
-        while self._clock() < until and any(peer in self.unmet() for peer in self.peers if peer < self.rank):
-            self._pause(_PAUSE_SECONDS)
+        until = self._clock.monotonic() + seconds
+        while self._clock.monotonic() < until and any(peer in self.unmet() for peer in self.peers if peer < self.rank):
+            self._clock.sleep(_PAUSE_SECONDS)
 
     def figures(self) -> dict[str, float]:
         with self._known:
@@ -148,16 +146,16 @@ class Meetings:
 
     def _meet(self, peer: int, until: float) -> bool:
         """One meeting with a peer of higher rank; False if it cannot be now."""
-        seconds = max(0.05, min(_CONNECT_SECONDS, until - self._clock()))
+        seconds = max(0.05, min(_CONNECT_SECONDS, until - self._clock.monotonic()))
         try:
             # The own turn first, then the peer's: ranks rise along every chain of waits.
             with self._one, socket.create_connection((self._hosts[peer], self._ports[peer]), timeout=seconds) as wire:
                 wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                wire.settimeout(max(0.05, min(MEETING_SECONDS, until - self._clock())))
+                wire.settimeout(max(0.05, min(MEETING_SECONDS, until - self._clock.monotonic())))
                 wire.sendall(_HELLO.pack(_MAGIC, self.rank))
                 if _read(wire, 1, until, self._clock) != _READY:
                     return False
-                end = min(until, self._clock() + MEETING_SECONDS)
+                end = min(until, self._clock.monotonic() + MEETING_SECONDS)
                 latency = self._latency(wire, end)
                 transfer = self._send_and_take(wire, end)
         except (OSError, EOFError):
@@ -168,19 +166,19 @@ class Meetings:
     def _latency(self, wire: socket.socket, end: float) -> float:
         times = []
         for _ in range(MESSAGES):
-            start = self._clock()
+            start = self._clock.monotonic()
             wire.sendall(b".")
             _read(wire, 1, end, self._clock)
-            times.append(self._clock() - start)
+            times.append(self._clock.monotonic() - start)
         return statistics.median(times)
 
     def _send_and_take(self, wire: socket.socket, end: float) -> float:
-        start = self._clock()
+        start = self._clock.monotonic()
         _send(wire, BYTES, end, self._clock)
         _read(wire, 1, end, self._clock)
         _take(wire, BYTES, end, self._clock)
         wire.sendall(b".")
-        return (self._clock() - start) / (2 * BYTES / 2**20)
+        return (self._clock.monotonic() - start) / (2 * BYTES / 2**20)
 
     def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -199,7 +197,7 @@ class Meetings:
             with wire:
                 wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 wire.settimeout(MEETING_SECONDS)
-                end = self._clock() + MEETING_SECONDS
+                end = self._clock.monotonic() + MEETING_SECONDS
                 magic, peer = _HELLO.unpack(_read(wire, _HELLO.size, end, self._clock))
                 if magic != _MAGIC or peer >= self.rank or peer not in self.peers or not self._is_of(peer, address):
                     return
@@ -223,20 +221,20 @@ class Meetings:
                 self._one.release()
 
     def _serve(self, wire: socket.socket) -> tuple[float, float]:
-        end = self._clock() + MEETING_SECONDS
+        end = self._clock.monotonic() + MEETING_SECONDS
         wire.sendall(_READY)
         times = []
         for _ in range(MESSAGES):
-            start = self._clock()
+            start = self._clock.monotonic()
             _read(wire, 1, end, self._clock)
             wire.sendall(b".")
-            times.append(self._clock() - start)
-        start = self._clock()
+            times.append(self._clock.monotonic() - start)
+        start = self._clock.monotonic()
         _take(wire, BYTES, end, self._clock)
         wire.sendall(b".")
         _send(wire, BYTES, end, self._clock)
         _read(wire, 1, end, self._clock)
-        return statistics.median(times), (self._clock() - start) / (2 * BYTES / 2**20)
+        return statistics.median(times), (self._clock.monotonic() - start) / (2 * BYTES / 2**20)
 
     def _is_of(self, peer: int, address: str) -> bool:
         """Whether the address is one of the peer's host."""
@@ -262,7 +260,7 @@ def _listening(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=64)
 
 
-def _read(wire: socket.socket, size: int, end: float, clock: Callable[[], float]) -> bytes:
+def _read(wire: socket.socket, size: int, end: float, clock: Clock) -> bytes:
     """Exactly `size` bytes, before `end`. Raises OSError or EOFError."""
     out = bytearray()
     while len(out) < size:
@@ -274,7 +272,7 @@ def _read(wire: socket.socket, size: int, end: float, clock: Callable[[], float]
     return bytes(out)
 
 
-def _take(wire: socket.socket, size: int, end: float, clock: Callable[[], float]) -> None:
+def _take(wire: socket.socket, size: int, end: float, clock: Clock) -> None:
     """Receive `size` bytes, and drop them."""
     piece = bytearray(_PIECE)
     while size > 0:
@@ -285,13 +283,13 @@ def _take(wire: socket.socket, size: int, end: float, clock: Callable[[], float]
         size -= got
 
 
-def _send(wire: socket.socket, size: int, end: float, clock: Callable[[], float]) -> None:
+def _send(wire: socket.socket, size: int, end: float, clock: Clock) -> None:
     piece = memoryview(bytes(_PIECE))
     while size > 0:
         _check_time(end, clock)
         size -= wire.send(piece[: min(size, _PIECE)])
 
 
-def _check_time(end: float, clock: Callable[[], float]) -> None:
-    if clock() > end:
+def _check_time(end: float, clock: Clock) -> None:
+    if clock.monotonic() > end:
         raise TimeoutError("the meeting takes too long")

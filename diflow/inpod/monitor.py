@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from diflow.client.place import Place, find
 from diflow.client.wire import GoneError, Wire
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import DiflowError
 from diflow.inpod import checkpoints, usage
 from diflow.inpod.checkpoints import CheckpointError
@@ -99,7 +100,7 @@ class Monitor:
     target: Path | None = None
     exit_code: Path = EXIT_CODE
     grace_seconds: float = _GRACE_SECONDS
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = SYSTEM
     measure: Callable[[], Usage] = usage.of_work
     gpus: Callable[[], float | None] = field(default_factory=usage.Gpus)
     progress: Progress = field(default_factory=Progress)
@@ -134,14 +135,14 @@ class Monitor:
             self.turn()
         if self.ended() is None:
             # The pod is being stopped: the work has the same time to end, and saves in it what it can.
-            until = self.clock() + (1 - _SAVING_SHARE) * self.grace_seconds
-            while self.ended() is None and self.clock() < until:
+            until = self.clock.monotonic() + (1 - _SAVING_SHARE) * self.grace_seconds
+            while self.ended() is None and self.clock.monotonic() < until:
                 time.sleep(0.1)
         self.last()
 
     def turn(self) -> None:
         """Read, and report what is due."""
-        now = self.clock()
+        now = self.clock.monotonic()
         self._is_new = self.progress.read(_text(self.metrics)) or self._is_new
         if now >= self._usage_due:
             self._usage_due = now + _USAGE_SECONDS
@@ -177,7 +178,7 @@ class Monitor:
 
     def _report(self, body: dict[str, Any]) -> None:
         if self._is_new:
-            self._step_due = self.clock() + _STEP_SECONDS
+            self._step_due = self.clock.monotonic() + _STEP_SECONDS
             self._is_new = False
             body = {**body, **self.progress.report()}
         if self.send is None or not body:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError
 from diflow.jobs import lookup
 from diflow.jobs.checks.connecting import connect
@@ -36,7 +36,7 @@ def change(
     *,
     namespace: str | None = None,
     cluster: Cluster | None = None,
-    pause: Callable[[float], None] = time.sleep,
+    clock: Clock = SYSTEM,
 ) -> T:
     """Call `decide` with the job's current Workflow; write the merge patch that it returns (None: nothing to write),
     which is one of the Workflow if it does not say otherwise.
@@ -59,6 +59,6 @@ def change(
         except ConflictError:
             if attempt == _TRIES:
                 raise
-            pause(_PAUSE_SECONDS * attempt)
+            clock.sleep(_PAUSE_SECONDS * attempt)
         else:
             return result

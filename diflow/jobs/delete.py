@@ -8,6 +8,7 @@ from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.record import chain
+from diflow.record.job import record_of
 from diflow.record.status import status
 
 
@@ -39,7 +40,7 @@ def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None =
     job = chain.job_name(workflow) if workflow is not None else name
     gone = workflow is not None and cluster.delete(WORKFLOW, job, namespace=namespace)
     # Parts that the allocator has created until now; it does not continue a deleted Workflow.
-    left = parts.all_of(cluster, job, namespace=namespace) if workflow is None or parts.may_go_on(workflow) else []
+    left = parts.all_of(cluster, job, namespace=namespace) if workflow is None or record_of(workflow).may_go_on else []
     for part in left:
         gone = cluster.delete(WORKFLOW, part["metadata"]["name"], namespace=namespace) or gone
     return gone

@@ -6,10 +6,10 @@ follow from the name of the Workflow alone: it takes such pods for those of the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, UnauthorizedError
 from diflow.jobs.follow import selector
 from diflow.kube.kinds import POD
@@ -52,23 +52,22 @@ def wait(
     *,
     namespace: str,
     on_wait: Callable[[str], object] = lambda _: None,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], object] = time.sleep,
+    clock: Clock = SYSTEM,
 ) -> None:
     """As `check`, after waiting at most `WAIT_SECONDS` until the pods are gone. `on_wait` is called once, with what is
     waited for, if there are any."""
-    until = clock() + WAIT_SECONDS
+    until = clock.monotonic() + WAIT_SECONDS
     is_first = True
     while True:
         try:
             check(cluster, name, namespace=namespace)
         except EarlierPodsError as error:
-            if clock() >= until:
+            if clock.monotonic() >= until:
                 raise
             if is_first:
                 on_wait(str(error))
             is_first = False
-            pause(_PAUSE_SECONDS)
+            clock.sleep(_PAUSE_SECONDS)
         else:
             return
 

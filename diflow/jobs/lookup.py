@@ -17,7 +17,8 @@ from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record import chain
-from diflow.record.parameters import JobState, manifest
+from diflow.record.job import record_of
+from diflow.record.parameters import manifest
 from diflow.record.status import status
 from diflow.record.waiting import from_metadata
 
@@ -60,7 +61,7 @@ class Job:
     @property
     def round(self) -> str:
         """The current round ("1", "2" ...); "" if the parameters are unreadable."""
-        state = JobState.parse(self.workflow)
+        state = record_of(self.workflow)
         return "" if state.problem else state.live.current
 
 

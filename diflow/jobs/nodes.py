@@ -18,8 +18,8 @@ from diflow.kube.kinds import WORKFLOW
 from diflow.record import chain, nodecheck, untrusted
 from diflow.record.argo.failures import MAIN, STOPPED, TAKEN_AWAY, UNKNOWN, ended_container, reason_of
 from diflow.record.argo.nodes import nodes as argo_nodes
+from diflow.record.job import JobRecord, record_of
 from diflow.record.nodecheck import Checked, Fault, Record
-from diflow.record.parameters import JobState
 
 MOST_NODES: Final = 5_000
 """Nodes in the list, those with the most findings first. A cluster of Kubernetes has at most as many."""
@@ -78,16 +78,16 @@ def seen(workflows: Iterable[Mapping[str, Any]], *, now: float) -> list[Seen]:
     out: dict[str, Seen] = {}
     named: dict[str, set[str]] = {}
     for workflow in workflows:
-        state = JobState.parse(workflow)
+        state = record_of(workflow)
         if state.problem:
             continue
-        job = f"{state.namespace}/{chain.job_name(workflow)}"
+        job = f"{state.identity.namespace}/{chain.job_name(workflow)}"
         of_job: dict[str, Seen] = {}
         _add_checks(of_job, workflow, state)
         _add_failures(of_job, workflow)
-        for entry in state.excluded.active(now):
+        for entry in state.notes.excluded.active(now):
             _of(of_job, entry.node).left_out[job] = entry.reason
-        mine = named.setdefault(state.namespace, set())
+        mine = named.setdefault(state.identity.namespace, set())
         for name, one in list(of_job.items())[:_MOST_NODES_OF_JOB]:
             if name in mine or len(mine) < MOST_NODES:  # a namespace with more has made them up
                 mine.add(name)
@@ -112,9 +112,9 @@ def _ratio(fault: Fault) -> float:
     return fault.value / fault.median if fault.median > 0 else 0.0
 
 
-def _add_checks(found: dict[str, Seen], workflow: Mapping[str, Any], state: JobState) -> None:
+def _add_checks(found: dict[str, Seen], workflow: Mapping[str, Any], state: JobRecord) -> None:
     record = Record.parse(untrusted.sub(workflow, "metadata", "annotations").get(keys.NODE_CHECK))
-    at = state.allocation
+    at = state.notes.allocation
     if not record.entries or at is None or record.round != at.round:
         return
     places = [(task.name, node) for task in state.spec.tasks for node in at.nodes.get(task.name, ())]

@@ -88,9 +88,3 @@ def all_of(cluster: Cluster, job: str, *, namespace: str | None = None) -> list[
     except UnauthorizedError:  # a user who may get Workflows may not be allowed to list them
         return []
     return sorted((part for part in found if chain.job_name(part) == job), key=chain.part)
-
-
-def may_go_on(workflow: Json) -> bool:
-    """Whether the allocator may continue the job in another Workflow at any time: it does so with preemptible jobs."""
-    labels = workflow["metadata"].get("labels") or {}
-    return labels.get(keys.SCHEDULING) == "gang" and labels.get(keys.PREEMPTIBLE) == "true"

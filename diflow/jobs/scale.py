@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_REPLICAS
 from diflow.dijob.stored import StoredJob
 from diflow.jobs import changing, dijobs
 from diflow.jobs.checks.connecting import connect
-from diflow.jobs.replica_ranges import Asked, Bounds, asked, check_size, choose_task, with_bounds, with_number
-from diflow.jobs.scale_requests import current_requests
+from diflow.jobs.replica_ranges import check_size, choose_task, with_bounds, with_number
+from diflow.jobs.scale_requests import check_hostnames, check_scalable, scaled
 from diflow.kube.api import Cluster
+from diflow.record.job import record_of
 from diflow.record.notes import Notes
-from diflow.record.parameters import JobState
+from diflow.record.ranges import Asked, Bounds, asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def scale(
     high: int | None = None,
     namespace: str | None = None,
     cluster: Cluster | None = None,
-    pause: Callable[[float], None] = time.sleep,
+    clock: Clock = SYSTEM,
 ) -> Scaled:
     """Request `replicas`, or `low` to `high` of a preemptible job (the one not given stays as it is).
 
@@ -59,13 +59,7 @@ def scale(
             return done, of_object
         return done, patch
 
-    return changing.change(
-        name,
-        decide,
-        namespace=namespace,
-        cluster=cluster,
-        pause=pause,
-    )
+    return changing.change(name, decide, namespace=namespace, cluster=cluster, clock=clock)
 
 
 def _of_object(cluster: Cluster, workflow: dict[str, Any], done: Scaled) -> changing.OfOther | None:
@@ -75,7 +69,7 @@ def _of_object(cluster: Cluster, workflow: dict[str, Any], done: Scaled) -> chan
     obj = dijobs.find(cluster, name, namespace=workflow["metadata"].get("namespace")) if uid else None
     if obj is None or obj["metadata"]["uid"] != uid:
         return None
-    is_preemptible = JobState.parse(workflow).is_preemptible
+    is_preemptible = record_of(workflow).terms.is_preemptible
     patch = dijobs.scaled(obj, done.task, low=done.after.low, high=done.after.high, is_preemptible=is_preemptible)
     return changing.OfOther(dijobs.DIJOB, name, patch) if patch is not None else None
 
@@ -83,10 +77,11 @@ def _of_object(cluster: Cluster, workflow: dict[str, Any], done: Scaled) -> chan
 def _change(
     workflow: dict[str, Any], *, task: str | None, replicas: int | None, low: int | None, high: int | None
 ) -> tuple[Scaled, dict[str, Any] | None]:
-    current = current_requests(workflow)
-    job, desired, bounds = current.job, dict(current.desired), current.bounds
+    current = record_of(workflow)
+    check_scalable(current)
+    job, desired, bounds = current.submitted, dict(current.wishes.desired), current.wishes.bounds
     index = choose_task(job, task, bounds)
-    before = current.asked(index)
+    before = current.range_of(index)
     if replicas is not None:
         _check_count(replicas, "--replicas")
         _check_submitted_bounds(job, index, replicas)
@@ -95,17 +90,16 @@ def _change(
         new_desired, new_bounds = _by_bounds(job, index, low, high, desired=desired, bounds=bounds)
     after = asked(job.spec, index, desired=new_desired, bounds=new_bounds)
     # The range that the server recorded for this task is obsolete once a user requests bounds.
-    notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
+    notes = Notes.read(current.wishes.request(keys.REQUESTS))
     forgotten = notes.without_range(before.task) if replicas is None else notes
     if (new_desired, new_bounds, forgotten) == (desired, bounds, notes):
         return Scaled(before.task, before, after), None
     option = "--replicas" if replicas is not None else "--max"
-    namespace = str(workflow["metadata"].get("namespace") or "")
-    check_size(job, desired=new_desired, bounds=new_bounds, namespace=namespace, path=option)
-    current.check_hostnames(index, after.high, path=option)
+    check_size(job, desired=new_desired, bounds=new_bounds, namespace=current.identity.namespace, path=option)
+    check_hostnames(current, index, after.high, path=option)
     noting = {keys.REQUESTS: forgotten.text()} if forgotten != notes else {}
     later = () if job.spec.is_preemptible else tuple(task.name for task in job.spec.tasks[index + 1 :])
-    return Scaled(before.task, before, after, later), current.change(new_desired, new_bounds, annotations=noting)
+    return Scaled(before.task, before, after, later), scaled(current, new_desired, new_bounds, annotations=noting)
 
 
 def _by_bounds(

@@ -1,98 +1,60 @@
-"""Scale requests: the present one as read from a job's Workflow, and the patch for a new one.
+"""Scale requests: the job that may be scaled, and the patch for a new request.
 
-Shared by `diflow scale` and the server. Both write only what users may write (the parameter `replicas`, the annotation
-`diflow/bounds`). This module knows neither of them, and does not access the cluster.
+Shared by `diflow scale`, the controller and the server. All write only what users may write (the parameter `replicas`,
+the annotation `diflow/bounds`). This module knows none of them, and does not access the cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from diflow.common import keys, names
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
 from diflow.common.jsontext import canonical_json
-from diflow.dijob.stored import StoredJob
-from diflow.jobs.replica_ranges import Asked, Bounds, asked
-from diflow.record import untrusted
-from diflow.record.parameters import JobState
+from diflow.record.job import JobRecord
 from diflow.record.patches import live, merged
+from diflow.record.ranges import Bounds
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentRequests:
-    """The requests in one version of a job's Workflow: `desired` replicas and `bounds` by task, all `parameters`."""
-
-    name: str
-    workflow: str
-    uid: str
-    version: str
-    job: StoredJob
-    desired: Mapping[str, int]
-    bounds: Bounds
-    parameters: tuple[tuple[str, str], ...]
-    annotations: Mapping[str, str]
-    awaits_admission: bool = False
-
-    def asked(self, index: int) -> Asked:
-        """The present request for one task."""
-        return asked(self.job.spec, index, desired=self.desired, bounds=self.bounds)
-
-    def change(
-        self, desired: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
-    ) -> Json:
-        """The merge patch that requests these instead. It is valid for this version of the Workflow only."""
-        values = merged(self.parameters, live(replicas=desired))
-        change: Json = {
-            "metadata": {"uid": self.uid, "resourceVersion": self.version},
-            "spec": {"arguments": {"parameters": values}},
-        }
-        noted = dict(annotations or {})
-        if bounds != self.bounds:
-            given = {task: {"min": pair[0], "max": pair[1]} for task, pair in bounds.items()}
-            noted[keys.BOUNDS] = canonical_json(given)
-        if self.awaits_admission:
-            noted[keys.REQUESTED] = canonical_json(dict(desired))
-        if noted:
-            change["metadata"]["annotations"] = noted
-        return change
-
-    def check_hostnames(self, index: int, highest: int, *, path: str) -> None:
-        """Raises InvalidError if the name of the last of `highest` replicas of this task would be too long."""
-        names.check_hostname(self.workflow, self.job.spec.tasks[index].name, highest, path=path)
-
-
-def current_requests(workflow: Mapping[str, Any]) -> CurrentRequests:
-    """Read the requests from a Workflow.
-
-    Raises NotFoundError if it is not diflow's, ConflictError if it has ended, InvalidError if no allocator acts on it
-    (`scheduling: none`) or if it is unreadable.
-    """
-    state = JobState.parse(workflow)
-    name = state.name
-    if not state.is_job:
-        raise NotFoundError(f"the Workflow {name} is not a diflow job")
-    if state.has_ended:
-        raise ConflictError(f"job {name} has ended already ({state.phase}): nothing of it can be scaled")
-    if not state.is_gang:
+def check_scalable(job: JobRecord) -> None:
+    """Raises NotFoundError if the Workflow is not diflow's, ConflictError if it has ended, InvalidError if no allocator
+    acts on it (`scheduling: none`) or if it is unreadable."""
+    if not job.terms.is_job:
+        raise NotFoundError(f"the Workflow {job.name} is not a diflow job")
+    if job.has_ended:
+        raise ConflictError(f"job {job.name} has ended already ({job.argo.phase}): nothing of it can be scaled")
+    if not job.terms.is_gang:
         raise InvalidError(
-            f"job {name} has scheduling: none, so Argo alone runs it and nothing acts on other numbers: submit it with "
-            "scheduling: gang, for the allocator"
+            f"job {job.name} has scheduling: none, so Argo alone runs it and nothing acts on other numbers: submit it "
+            "with scheduling: gang, for the allocator"
         )
-    if state.problem:
-        raise InvalidError(f"job {name} cannot be read: {state.problem}")
-    return CurrentRequests(
-        name=name,
-        workflow=state.workflow,
-        uid=state.uid,
-        version=state.version,
-        job=state.job,
-        desired=state.desired,
-        bounds=state.bounds,
-        parameters=state.parameters,
-        annotations=untrusted.sub(workflow, "metadata", "annotations"),
-        awaits_admission=state.awaits_admission,
-    )
+    if job.problem:
+        raise InvalidError(f"job {job.name} cannot be read: {job.problem}")
+
+
+def scaled(
+    job: JobRecord, desired: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
+) -> Json:
+    """The merge patch that requests these instead. It is valid for this version of the Workflow only."""
+    values = merged(job.texts.parameters, live(replicas=desired))
+    change: Json = {
+        "metadata": {"uid": job.identity.uid, "resourceVersion": job.identity.version},
+        "spec": {"arguments": {"parameters": values}},
+    }
+    noted = dict(annotations or {})
+    if bounds != job.wishes.bounds:
+        given = {task: {"min": pair[0], "max": pair[1]} for task, pair in bounds.items()}
+        noted[keys.BOUNDS] = canonical_json(given)
+    if job.argo.awaits_admission:
+        noted[keys.REQUESTED] = canonical_json(dict(desired))
+    if noted:
+        change["metadata"]["annotations"] = noted
+    return change
+
+
+def check_hostnames(job: JobRecord, index: int, highest: int, *, path: str) -> None:
+    """Raises InvalidError if the name of the last of `highest` replicas of this task would be too long."""
+    names.check_hostname(job.identity.name, job.spec.tasks[index].name, highest, path=path)

@@ -11,10 +11,11 @@ from typing import Any
 
 from diflow.common import keys
 from diflow.common.errors import ConflictError
-from diflow.jobs import changing, parts
+from diflow.jobs import changing
 from diflow.kube.api import Cluster
-from diflow.record.parameters import JobState, was_never_admitted
-from diflow.record.status import status
+from diflow.record import patches
+from diflow.record.job import JobRecord, record_of
+from diflow.record.patches import STOP, TERMINATE
 
 Object = dict[str, Any]
 
@@ -31,10 +32,10 @@ def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None =
     """
     return _change(
         name,
-        lambda workflow: _suspended(was_never_admitted(workflow), held=False),
+        lambda job: _suspended(job.argo.was_never_admitted, held=False),
         namespace=namespace,
         cluster=cluster,
-    ).is_suspended
+    ).wishes.is_suspended
 
 
 def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = None, at_once: bool = False) -> None:
@@ -42,9 +43,8 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
 
     Raises ConflictError if it has ended.
     """
-    # Argo ends no Workflow that is suspended.
-    spec = {"shutdown": "Terminate" if at_once else "Stop", "suspend": None}
-    _change(name, lambda _: {"spec": spec}, namespace=namespace, cluster=cluster)
+    how = TERMINATE if at_once else STOP
+    _change(name, lambda _: patches.stop(how), namespace=namespace, cluster=cluster)
 
 
 def _suspended(value: bool, *, held: bool) -> Object:
@@ -55,21 +55,22 @@ def _suspended(value: bool, *, held: bool) -> Object:
 
 
 def _change(
-    name: str, change_of: Callable[[Object], Object], *, namespace: str | None, cluster: Cluster | None
-) -> JobState:
-    """Change a job's Workflow as `change_of` says. Returns its state before."""
+    name: str, change_of: Callable[[JobRecord], Object], *, namespace: str | None, cluster: Cluster | None
+) -> JobRecord:
+    """Change a job's Workflow as `change_of` says. Returns its record before."""
 
-    def decide(workflow: Object) -> tuple[JobState, Object]:
-        now = status.derive(workflow)
-        if now.ended:
-            raise ConflictError(f"job {name} has ended already ({now.phase})")
-        state, patch = JobState.parse(workflow), change_of(workflow)
-        if state.is_hidden:
-            patch["metadata"] = {**patch.get("metadata", {}), "labels": {keys.INSTANCE: None}}
-        if parts.may_go_on(workflow) or was_never_admitted(workflow) or state.is_hidden:
+    def decide(workflow: Object) -> tuple[JobRecord, Object]:
+        job = record_of(workflow)
+        if job.outcome:
+            raise ConflictError(f"job {name} has ended already ({job.outcome})")
+        patch = change_of(job)
+        if job.argo.is_hidden:
+            metadata = patch.get("metadata", {})
+            patch["metadata"] = {**metadata, "labels": {**metadata.get("labels", {}), keys.INSTANCE: None}}
+        if job.may_go_on or job.argo.was_never_admitted or job.argo.is_hidden:
             # The Workflow may be superseded meanwhile, or the job admitted.
-            expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}
+            expected = {"uid": job.identity.uid, "resourceVersion": job.identity.version}
             patch["metadata"] = {**patch.get("metadata", {}), **expected}
-        return state, patch
+        return job, patch
 
     return changing.change(name, decide, namespace=namespace, cluster=cluster)

@@ -13,14 +13,13 @@ from __future__ import annotations
 import copy
 import email.utils
 import json
-import random
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from urllib.parse import urlencode
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.durations import backoff
 from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.common.names import check_label
@@ -42,6 +41,10 @@ _READ_TRIES: Final = 3
 _PAGE: Final = 200
 _METADATA_PAGE: Final = 10_000
 """One page for most clusters: fifty pages of the metadata of 10,000 Workflows took six times as long as one."""
+_LOG_PARAMETERS: Final = {
+    "follow": "follow", "previous": "previous", "since_seconds": "sinceSeconds", "since_time": "sinceTime",
+    "tail": "tailLines", "timestamps": "timestamps",
+}  # fmt: skip
 _JSON: Final = "application/json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _ONE_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -55,13 +58,36 @@ class Change:
     object: Json
 
 
-class Selection(TypedDict, total=False):
-    """Which objects of a kind: those in `namespace` (by default the cluster's) or `everywhere`, by their selectors."""
+class Space(TypedDict, total=False):
+    """Where objects are: in `namespace` (by default the cluster's) or `everywhere`."""
 
     namespace: str | None
     everywhere: bool
+
+
+class Selection(Space, total=False):
+    """Which objects of a kind: where, and by their selectors."""
+
     labels: str
     fields: str
+
+
+def within(namespace: str) -> Space:
+    """This namespace, or everywhere ("")."""
+    return {"namespace": namespace} if namespace else {"everywhere": True}
+
+
+class LogOptions(TypedDict, total=False):
+    """Which lines of a log: those of a container (by default "main"), of the one before it was restarted (`previous`),
+    the last `tail`, those since then; and also future ones (`follow`)."""
+
+    container: str
+    follow: bool
+    previous: bool
+    since_seconds: int | None
+    since_time: str | None
+    tail: int | None
+    timestamps: bool
 
 
 class Listing(Selection, total=False):
@@ -74,32 +100,27 @@ class Listing(Selection, total=False):
 class Cluster:
     """A Kubernetes cluster, and the default namespace.
 
-    `transport` has `request(method, url, ...)` like urllib3's PoolManager; `authorise` returns authentication headers;
-    `remedies` complete the messages of some errors.
+    `transport` has `request(method, url, ...)` like urllib3's PoolManager; `authorise` returns authentication headers.
     """
 
     def __init__(
         self,
+        target: refusals.Target,
         *,
-        server: str,
         transport: Any,
         authorise: Callable[[], Mapping[str, str]] = dict,
         namespace: str = "default",
         context: str = "",
-        source: str = "",
-        remedies: Remedies = NO_REMEDIES,
-        sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[float, float], float] = random.uniform,
+        clock: Clock = SYSTEM,
         read_seconds: float = _READ_SECONDS,
         connect_seconds: float = _CONNECT_SECONDS,
     ) -> None:
-        self.target = refusals.Target(server=server.rstrip("/"), source=source, remedies=remedies)
+        self.target = replace(target, server=target.server.rstrip("/"))
         self.namespace = namespace
         self.context = context
         self._transport = transport
         self._authorise = authorise
-        self._sleep = sleep
-        self._jitter = jitter
+        self._clock = clock
         self._read_seconds = read_seconds
         self._connect_seconds = connect_seconds
         self._read_tries = _READ_TRIES
@@ -123,13 +144,11 @@ class Cluster:
             check_label(namespace, what="the namespace", path="--namespace")
         access = kubeconfig_access(kubeconfig, context=context, remedies=remedies)
         return cls(
-            server=access.server,
+            refusals.Target(access.server, access.source, remedies),
             transport=access.transport,
             authorise=access.authorise,
             namespace=namespace or access.namespace,
             context=access.context,
-            source=access.source,
-            remedies=remedies,
         )
 
     def without_retries(self, *, read_seconds: float | None = None, connect_seconds: float | None = None) -> Self:
@@ -339,31 +358,14 @@ class Cluster:
                 (obj.get("metadata") or {}).pop("managedFields", None)
                 yield Change(what, obj)
 
-    def logs(
-        self,
-        pod: str,
-        *,
-        namespace: str | None = None,
-        container: str = "main",
-        follow: bool = False,
-        previous: bool = False,
-        since_seconds: int | None = None,
-        since_time: str | None = None,
-        tail: int | None = None,
-        timestamps: bool = False,
-    ) -> Iterator[str]:
-        """The lines of a container's log, without line ends. With `follow`, also future ones."""
-        query: dict[str, Any] = {
-            "container": container,
-            "follow": "true" if follow else "",
-            "previous": "true" if previous else "",
-            "sinceSeconds": since_seconds if since_seconds is not None else "",
-            "sinceTime": since_time or "",
-            "tailLines": tail if tail is not None else "",
-            "timestamps": "true" if timestamps else "",
-        }
+    def logs(self, pod: str, *, namespace: str | None = None, **options: Unpack[LogOptions]) -> Iterator[str]:
+        """The lines of a container's log, without line ends."""
+        query: dict[str, Any] = {"container": options.get("container", "main")}
+        for name, parameter in _LOG_PARAMETERS.items():
+            value = options.get(name)
+            query[parameter] = "" if value is None or value is False else "true" if value is True else value
         path = self._path(POD, namespace, pod, "log")
-        seconds = None if follow else self._read_seconds
+        seconds = None if options.get("follow") else self._read_seconds
         with self._open("GET", path, query=query, read_seconds=seconds, about=POD.about(pod)) as response:
             for line in _lines(response):
                 yield line.decode("utf-8", errors="replace").removesuffix("\r")
@@ -497,8 +499,8 @@ class Cluster:
 
     def _pause(self, failures: int, *, at_least: float | None = None) -> None:
         """Wait before a retry: full jitter, at least what the server asked for."""
-        pause = self._jitter(0.0, backoff(_BACKOFF_SECONDS, failures))
-        self._sleep(max(pause, min(at_least or 0.0, _BACKOFF_SECONDS[1])))
+        pause = self._clock.jitter(0.0, backoff(_BACKOFF_SECONDS, failures))
+        self._clock.sleep(max(pause, min(at_least or 0.0, _BACKOFF_SECONDS[1])))
 
     def _note_clock(self, date: str | None) -> None:
         if not date:
@@ -507,7 +509,7 @@ class Cluster:
             server = email.utils.parsedate_to_datetime(date).timestamp()
         except ValueError:
             return
-        self._clock_skew_seconds = server - time.time()
+        self._clock_skew_seconds = server - self._clock.wall()
 
 
 def _read_all(response: BaseHTTPResponse) -> bytes:

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import copy
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, DiflowError, LostLeadershipError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE
@@ -45,6 +46,10 @@ def boottime() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
+BOOT: Final = replace(SYSTEM, monotonic=boottime)
+"""With the time of a system suspend, where the system supports that."""
+
+
 def seconds_since_renewal(cluster: Cluster, lease: Mapping[str, Any], *, now: float) -> float:
     """Seconds since the holder of this Lease renewed it. `now`: seconds since 1970 on this machine's clock."""
     try:
@@ -55,18 +60,43 @@ def seconds_since_renewal(cluster: Cluster, lease: Mapping[str, Any], *, now: fl
     return now + (cluster.clock_skew_seconds() or 0.0) - renewed
 
 
+@dataclass(frozen=True)
+class Times:
+    """The times of an election. Raises ValueError if they do not fit each other."""
+
+    lease_seconds: float = 15.0
+    """How long candidates wait after a leader's last renewal."""
+    renew_seconds: float = 3.0
+    """The pause between renewals; a candidate reads the Lease three times as often, and when it expires."""
+    deadline_seconds: float = 0.0
+    """How long a process trusts its last renewal; the difference allows for clock drift and for writes in flight. 0:
+    two thirds of `lease_seconds`."""
+    request_seconds: float = 0.0
+    """The timeout of a request, below half the deadline, so that a second attempt is possible. 0: 40 % of it."""
+
+    def __post_init__(self) -> None:
+        lease, renew = self.lease_seconds, self.renew_seconds
+        deadline = self.deadline_seconds or lease * 2 / 3
+        request = self.request_seconds or deadline * 0.4
+        if not 0 < renew < deadline < lease or not 0 < request < deadline / 2:
+            raise ValueError(
+                "an elector needs renew_seconds < deadline_seconds < lease_seconds and request_seconds below half the "
+                f"deadline: not {renew}, {deadline}, {lease} and {request}"
+            )
+        object.__setattr__(self, "deadline_seconds", deadline)
+        object.__setattr__(self, "request_seconds", request)
+
+
+TIMES: Final = Times()
+
+
 class Elector:
     """One candidate. `identity` must be unique to its process (such as a host name and a random part).
-
-    `lease_seconds`: how long candidates wait after a leader's last renewal. `deadline_seconds`: how long this process
-    trusts its last renewal; the difference allows for clock drift and for writes in flight. `renew_seconds`: the pause
-    between renewals; a candidate reads the Lease three times as often, and when it expires. `request_seconds`: the
-    timeout of a request, below half the deadline, so that a second attempt is possible.
 
     `says` are annotations of the Lease while this process leads.
 
     `on_lost` is called once, from a thread of the elector, when leadership was lost (not when it was released): the
-    process should exit then. `clock` gives monotonic seconds; `wall` the Unix time written into the Lease.
+    process should exit then. The wall clock is only written into the Lease.
     """
 
     def __init__(
@@ -76,30 +106,19 @@ class Elector:
         name: str,
         namespace: str,
         identity: str,
-        lease_seconds: float = 15.0,
-        renew_seconds: float = 3.0,
-        deadline_seconds: float | None = None,
-        request_seconds: float | None = None,
+        times: Times = TIMES,
         says: Mapping[str, str] = MappingProxyType({}),
         on_lost: Callable[[str], None] = lambda _: None,
-        clock: Callable[[], float] = boottime,
-        wall: Callable[[], float] = time.time,
-        jitter: Callable[[float, float], float] = random.uniform,
+        clock: Clock = BOOT,
     ) -> None:
-        deadline = deadline_seconds if deadline_seconds is not None else lease_seconds * 2 / 3
-        request = request_seconds if request_seconds is not None else deadline * 0.4
-        if not 0 < renew_seconds < deadline < lease_seconds or not 0 < request < deadline / 2:
-            raise ValueError(
-                "an elector needs renew_seconds < deadline_seconds < lease_seconds and request_seconds below half the "
-                f"deadline: not {renew_seconds}, {deadline}, {lease_seconds} and {request}"
-            )
         if not identity:
             raise ValueError("an elector needs an identity that no other process has")
+        request = times.request_seconds
         self._cluster = cluster.without_retries(read_seconds=request * 0.75, connect_seconds=request * 0.25)
         self.name, self.namespace, self.identity = name, namespace, identity
-        self._lease_seconds, self._renew_seconds, self._deadline_seconds = lease_seconds, renew_seconds, deadline
+        self._times = times
         self._says, self._on_lost = dict(says), on_lost
-        self._clock, self._wall, self._jitter = clock, wall, jitter
+        self._clock = clock
         # Held during a request, so that a release never overlaps a renewal; `check` needs only `_lock`.
         self._asking = threading.Lock()
         self._lock = threading.Lock()
@@ -132,8 +151,8 @@ class Elector:
                 self._trouble = str(error)
             except Exception as error:
                 self._trouble = f"{type(error).__name__}: {error}"
-            pause = self._jitter(self._renew_seconds * 0.8, self._renew_seconds * 1.2) * _LOOKS
-            left = self._expires - self._clock()
+            pause = self._clock.jitter(self._times.renew_seconds * 0.8, self._times.renew_seconds * 1.2) * _LOOKS
+            left = self._expires - self._clock.monotonic()
             if left > 0:
                 pause = min(pause, left)
             stop.wait(max(pause, min(retry_after, _LONGEST_RETRY_AFTER_SECONDS)))
@@ -232,7 +251,7 @@ class Elector:
                 # It may have been deleted under a leader that has not noticed yet: the wait starts now.
                 self._write({"leaseTransitions": 0})
                 lease = self._lease
-            now = self._clock()  # after the response: the leader may have renewed while it was in flight
+            now = self._clock.monotonic()  # after the response: the leader may have renewed while it was in flight
             record = _record(lease)
             if record != self._record:
                 self._record, self._record_seen = record, now
@@ -240,14 +259,14 @@ class Elector:
             epoch = int(spec.get("leaseTransitions") or 0) + 1
             released = epoch > 1 and not spec.get("holderIdentity")
             # Even a Lease with our identity is another's, unless this object has acquired it and not lost it.
-            lasts = max(self._lease_seconds, float(spec.get("leaseDurationSeconds") or 0))
+            lasts = max(self._times.lease_seconds, float(spec.get("leaseDurationSeconds") or 0))
             self._expires = self._record_seen + lasts
             if not released and now < self._expires:
                 return False
-            began = self._clock()
+            began = self._clock.monotonic()
             taken = {
                 "holderIdentity": self.identity,
-                "leaseDurationSeconds": math.ceil(self._lease_seconds),
+                "leaseDurationSeconds": math.ceil(self._times.lease_seconds),
                 "leaseTransitions": epoch,
             }
             moment = self._time()
@@ -267,7 +286,7 @@ class Elector:
     def renew(self) -> bool:
         """Renew once, if this process still leads. `is_leader` has the result."""
         with self._asking:
-            began = self._clock()
+            began = self._clock.monotonic()
             if not self.is_leader():
                 return False
             try:
@@ -305,16 +324,16 @@ class Elector:
 
     def _keep(self, ended: threading.Event) -> None:
         """Renew until leadership is lost or released."""
-        pause = self._renew_seconds
+        pause = self._times.renew_seconds
         while not ended.wait(pause):
-            pause = self._renew_seconds * (1.0 if self.renew() else _SOONER)
+            pause = self._times.renew_seconds * (1.0 if self.renew() else _SOONER)
             if not self.is_leader():
                 ended.set()
 
     def _guard(self, ended: threading.Event) -> None:
         """Detect the loss even while a renewal hangs, and report it."""
         while not ended.is_set() and self.is_leader():
-            left = self._renewed + self._deadline_seconds - self._clock()
+            left = self._renewed + self._times.deadline_seconds - self._clock.monotonic()
             ended.wait(min(max(left, 0.001), _TICK_SECONDS))
         ended.set()
         if not self._released:
@@ -324,7 +343,7 @@ class Elector:
 
     def _still_leading(self) -> bool:
         """Call with the lock held. Once the deadline has passed, leadership is lost."""
-        if self._leading and not self._clock() - self._renewed < self._deadline_seconds:
+        if self._leading and not self._clock.monotonic() - self._renewed < self._times.deadline_seconds:
             self._leading = False
         return self._leading
 
@@ -356,7 +375,7 @@ class Elector:
 
     def _time(self) -> str:
         """The wall-clock time in the Lease's format, always different from the one in the Lease."""
-        now = datetime.fromtimestamp(self._wall(), UTC)
+        now = datetime.fromtimestamp(self._clock.wall(), UTC)
         if _written(now) == _spec(self._lease).get("renewTime"):
             now += timedelta(microseconds=1)
         return _written(now)

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.durations import backoff
 from diflow.common.errors import UnavailableError
-from diflow.kube.api import Change, Cluster
+from diflow.kube.api import Change, Cluster, Selection
 from diflow.kube.kinds import Kind
 from diflow.kube.refusals import GoneError
 
@@ -29,17 +28,27 @@ Json = dict[str, Any]
 Key = tuple[str, str]
 OnChange = Callable[[str, Key, Json | None, Json | None], None]
 
-# The server ends a watch after a random time from this range, so that many clients do not reconnect at once.
-_WATCH_SECONDS: Final = (240.0, 300.0)
-# Bookmarks come each minute: silence for longer means a dead connection.
-_SILENCE_SECONDS: Final = 75.0
 _BACKOFF_SECONDS: Final = (0.5, 30.0)
 # A server may ask for a longer pause than our own maximum, up to this.
 _LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
 # A stream that lasted this long was healthy: its end is counted as a first failure.
 _HEALTHY_SECONDS: Final = 60.0
-# Small beside the 500 of client-go: a page of Workflows may have 100 KiB in each, and metadata as much as 256 KiB.
-_PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a reflector lists and watches."""
+
+    watch_seconds: tuple[float, float] = (240.0, 300.0)
+    """The server ends a watch after a random time from this range, so that many clients do not reconnect at once."""
+    silence_seconds: float = 75.0
+    """Bookmarks come each minute: silence for longer means a dead connection."""
+    page: int = 100
+    """Small beside the 500 of client-go: a page of Workflows may have 100 KiB in each, and metadata as much as 256 KiB.
+    """
+
+
+PACE: Final = Pace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +61,7 @@ class _Entry:
 
 
 class Reflector:
-    """The objects of a kind in a namespace (or `everywhere`) that match the selectors; of each the whole object, or its
-    metadata alone (`metadata_only`).
+    """The objects of a kind and a selection; of each the whole object, or its metadata alone (`metadata_only`).
 
     `trim` is called with each received object, without its managedFields, and returns what to cache, or None for
     nothing. `on_change(kind, (namespace, name), old, new)` is called for each change of the cache: ADDED (no old),
@@ -63,8 +71,6 @@ class Reflector:
 
     An error never ends the thread: it is reported as `trouble`, and retried after a pause. `on_trouble` is called with
     each error, and with None when the server has accepted a watch, in the reflector's thread.
-
-    `clock` gives monotonic seconds; `sleep` waits for the given seconds (by default `stop` ends the wait).
     """
 
     def __init__(
@@ -72,37 +78,23 @@ class Reflector:
         cluster: Cluster,
         kind: Kind,
         *,
-        namespace: str | None = None,
-        everywhere: bool = False,
-        labels: str = "",
-        fields: str = "",
         metadata_only: bool = False,
         trim: Callable[[Json], Json | None] = lambda obj: obj,
         on_change: OnChange = lambda *_: None,
         on_trouble: Callable[[Exception | None], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] | None = None,
-        jitter: Callable[[float, float], float] = random.uniform,
-        watch_seconds: tuple[float, float] = _WATCH_SECONDS,
-        silence_seconds: float = _SILENCE_SECONDS,
-        page: int = _PAGE,
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
+        **selection: Unpack[Selection],
     ) -> None:
         self._cluster = cluster.without_retries()
         self._kind = kind
-        self._chosen: dict[str, Any] = {
-            "namespace": namespace, "everywhere": everywhere, "labels": labels, "fields": fields,
-            "metadata_only": metadata_only,
-        }  # fmt: skip
+        self._selection, self._metadata_only = selection, metadata_only
         self._trim = trim
         self._on_change = on_change
         self._on_trouble = on_trouble
         self._clock = clock
-        self._jitter = jitter
-        self._watch_seconds = watch_seconds
-        self._silence_seconds = silence_seconds
-        self._page = page
+        self._pace = pace
         self._stopping = threading.Event()
-        self._sleep = sleep or self._stopping.wait
         self._synced = threading.Event()
         self._thread: threading.Thread | None = None
         self._hang_up: Callable[[], None] = lambda: None
@@ -163,7 +155,7 @@ class Reflector:
         """Seconds since the server's last sign of life (a list, an event, a bookmark, an accepted watch); infinite
         before the first."""
         heard = self._heard
-        return math.inf if heard is None else max(0.0, self._clock() - heard)
+        return math.inf if heard is None else max(0.0, self._clock.monotonic() - heard)
 
     @property
     def trouble(self) -> str:
@@ -213,7 +205,7 @@ class Reflector:
         while not self._stopping.is_set():
             pause = self._attempt()
             if pause > 0 and not self._stopping.is_set():
-                self._sleep(pause)
+                self._clock.wait(self._stopping, pause)
 
     def _attempt(self) -> float:
         """List if needed, then watch until the stream ends. Returns the seconds to wait before the next attempt."""
@@ -226,11 +218,11 @@ class Reflector:
                 self._list()
             if self._stopping.is_set():
                 return 0.0
-            began = self._clock()
+            began = self._clock.monotonic()
             self._got_event = False
             self._watch()
             trouble = f"the server ends each watch of {self._kind.plural} early"
-            if self._clock() - began >= _HEALTHY_SECONDS:
+            if self._clock.monotonic() - began >= _HEALTHY_SECONDS:
                 self._failures = 0
                 self._list_after_silence()
                 return 0.0
@@ -245,13 +237,13 @@ class Reflector:
                 self._on_trouble(error)
         if self._stopping.is_set() or self._is_hung_up(began):
             return 0.0
-        if self._clock() - began >= _HEALTHY_SECONDS:
+        if self._clock.monotonic() - began >= _HEALTHY_SECONDS:
             self._failures = 0
             self._list_after_silence()
         self._failures += 1
         with self._lock:
             self._trouble = trouble
-        pause = self._jitter(_BACKOFF_SECONDS[0], backoff(_BACKOFF_SECONDS, self._failures))
+        pause = self._clock.jitter(_BACKOFF_SECONDS[0], backoff(_BACKOFF_SECONDS, self._failures))
         return max(pause, min(at_least, _LONGEST_RETRY_AFTER_SECONDS))
 
     def _is_hung_up(self, began: float) -> bool:
@@ -270,14 +262,17 @@ class Reflector:
 
     def _list(self) -> None:
         """List all objects and report the differences, including deletions that the watch missed."""
-        began = self._clock()
+        began = self._clock.monotonic()
         version = ""
         fresh: dict[Key, _Entry] = {}
         failed: dict[Key, str] = {}
         present: dict[Key, str] = {}
         with self._turn:
             self._written = set()
-        for page, version in self._cluster.list_pages(self._kind, size=self._page, **self._chosen):  # noqa: B007
+        pages = self._cluster.list_pages(
+            self._kind, size=self._pace.page, metadata_only=self._metadata_only, **self._selection
+        )
+        for page, version in pages:  # noqa: B007
             for obj in page:
                 key, uid, _ = _identity(obj)
                 present[key] = uid
@@ -313,15 +308,16 @@ class Reflector:
         stream = self._cluster.stream(
             self._kind,
             since=self._version,
-            seconds=self._jitter(*self._watch_seconds),
-            silence_seconds=self._silence_seconds,
+            seconds=self._clock.jitter(*self._pace.watch_seconds),
+            silence_seconds=self._pace.silence_seconds,
             opened=self._opened,
-            **self._chosen,
+            metadata_only=self._metadata_only,
+            **self._selection,
         )
         try:
             for change in stream:
                 self._got_event = True
-                self._heard = self._clock()
+                self._heard = self._clock.monotonic()
                 self._event(change)
                 self._version = _identity(change.object)[2] or self._version
                 if self._stopping.is_set():
@@ -333,7 +329,7 @@ class Reflector:
     def _opened(self, hang_up: Callable[[], None]) -> None:
         # The server has accepted the resourceVersion. It sends no bookmarks for a kind that has not changed since the
         # server was started, so this is the only sign of life.
-        self._heard = self._clock()
+        self._heard = self._clock.monotonic()
         self._hang_up = hang_up
         if self._stopping.is_set():  # stop() may have been called before there was a stream to close
             hang_up()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from diflow.common import keys
@@ -25,6 +26,28 @@ Object = Mapping[str, Any]
 
 _DIGEST: Final = 6
 _LONGEST: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The place of a Workflow in its job: `job` is the job's name, "" if that is the Workflow's own; `continues` the
+    name of the previous Workflow and `continued_in` that of the next one, or ""."""
+
+    job: str = ""
+    part: int = 1
+    continues: str = ""
+    continues_uid: str = ""
+    continued_in: str = ""
+
+
+_ALONE: Final = Chain()
+
+
+def read(workflow: Object) -> Chain:
+    """The place of a Workflow in its job."""
+    job, (before, uid) = job_name(workflow), continues(workflow)
+    found = Chain("" if job == _name(workflow) else job, part(workflow), before, uid, continued_in(workflow))
+    return _ALONE if found == _ALONE else found  # as most are: one object for all of them
 
 
 def is_copy(workflow: Object) -> bool:

@@ -27,12 +27,7 @@ from diflow.common.limits import MOST_REPLICAS, MOST_WORKFLOW_BYTES
 from diflow.common.memo import MIB, remembered
 from diflow.dijob import stored
 from diflow.dijob.memory import MOST_MIB
-from diflow.dijob.stored import StoredJob, StoredSpec
-from diflow.record import chain, untrusted
-from diflow.record.allocation import Allocation, point_in_time
-from diflow.record.argo.failures import Rules, rules_of_task
-from diflow.record.exclusions import Exclusions
-from diflow.record.health import HealthState
+from diflow.record import untrusted
 from diflow.record.live import Live
 from diflow.record.patches import NOT_ADMITTED, live, merged
 
@@ -40,132 +35,46 @@ Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
 _Fields = dict[str, Any]
 
-STOPS: Final = ("Stop", "Terminate")
 ADMITTED: Final = '{"until":0}'
 """The parameter `places` when it holds for no pod any more."""
-ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
-DEFAULT_BACKOFF: Final = 3
 LONGEST_PROFILINGS: Final = 65_536
 """Characters of a job's reports: twice what the server writes."""
 MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
 _MOST_RELEASED: Final = 100_000
-# Of opening brackets: `granted` has a mapping for each round; reports have one for each rank, and a list for each row;
+# Of opening brackets: `granted` has a mapping for each round; reports have one for each rank, and a list for each row.
 _MOST_OF_LIVE: Final = MOST_ROUNDS + untrusted.FEW
 _MOST_OF_REPORTS: Final = 8_000
 _LIVE: Final = (keys.PARAM_ROUNDS, keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_RELEASED)
-_BEFORE_METADATA: Final = f'{{"apiVersion":"{keys.API_VERSION}","kind":"{keys.KIND}","metadata":'
 _LONGEST_WHY: Final = 2000
 _INCARNATION: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
-_TASK: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _REPLICA: Final = re.compile(r"([1-9][0-9]{0,8})/([a-z0-9-]{1,63})/([0-9]{1,6})", re.ASCII)
 _RELEASED: Final = re.compile(r"[1-9][0-9]{0,8}/([0-9]{1,9}|[a-z0-9-]{1,63}/[0-9]{1,6}(\.[1-9][0-9]{0,8})?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The allocator's last decision on a job: an action (such as `wait` or `stop`), why, and when (RFC 3339)."""
+    """The allocator's last decision on a job: an action (such as `wait` or `stop`), why, and when (RFC 3339). All are
+    "" while nothing is decided."""
 
-    action: str
-    why: str
-    time: str
+    action: str = ""
+    why: str = ""
+    time: str = ""
+
+    def __bool__(self) -> bool:
+        """Something is decided."""
+        return bool(self.why)
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
-    """The state of a job as its Workflow has it. `name` is the job's, `workflow` this Workflow's.
-
-    `desired` and `bounds` have what the user requested since the submission. `awaits_admission`: it has no pods, as the
-    allocator has not admitted it yet; `is_suspended`: by a user. `is_hidden`: Argo does not see it until the
-    allocator's first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds
-    since 1970; 0: they are not).
-
-    `job`: as it was submitted. `is_preemptible`, `priority` and `queue` are its own, but for a queue that was changed
-    since; of a job that cannot be read, those of its labels. `excluded`: the nodes that are left out for it.
-
-    `parameters` has all parameters in order, to be written back. `is_job`: diflow made the Workflow. Times are RFC
-    3339, or "" if missing or invalid.
-    """
-
-    namespace: str
-    name: str
-    workflow: str
-    uid: str
-    version: str
-    is_job: bool
-    is_gang: bool
-    is_preemptible: bool
-    priority: str
-    queue: str
-    created: str
-    phase: str
-    shutdown: str
-    is_being_deleted: bool
-    is_suspended: bool
-    awaits_admission: bool
-    is_hidden: bool
-    places_until: float
-    parameters: Pairs
-    part: int = 1
-    continues: str = ""
-    continues_uid: str = ""
-    continued_in: str = ""
-    job: StoredJob = stored.NOTHING
-    live: Live = field(default_factory=Live)
-    desired: Mapping[str, int] = field(default_factory=dict)
-    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    profilings: str = ""
-    allocation: Allocation | None = None
-    decision: Decision | None = None
-    health: HealthState | None = None
-    """What the allocator found of its replicas."""
-    excluded: Exclusions = field(default_factory=Exclusions)
-    restarts_before: int = 0
-    rounds_before: int = 0
-    history_before: Mapping[str, Any] = field(default_factory=dict)
-    problem: str = ""
-    complaints: tuple[str, ...] = ()
-
-    @property
-    def spec(self) -> StoredSpec:
-        """The spec of the job as it was submitted."""
-        return self.job.spec
-
-    @property
-    def has_ended(self) -> bool:
-        """The Workflow has ended."""
-        return self.phase in ENDED
-
-    @property
-    def is_stopping(self) -> bool:
-        """Argo was asked to end it."""
-        return self.shutdown in STOPS
-
-    def rules(self, task: str) -> Rules:
-        """What follows when a replica of a task fails. The Workflow's expressions are made of the same rules."""
-        return rules_of_task(self.spec, task, has_memory=task in self.live.memory)
-
-    @classmethod
-    def parse(cls, workflow: Object) -> JobState:
-        """Read a Workflow. It never raises: errors are in `problem` and `complaints`."""
-        # As a dictionary: `dataclasses.replace` of so many fields takes longer than all else of most Workflows.
-        fields = _frame(workflow)
-        try:
-            _check_bytes(fields["parameters"])
-            fields |= _submitted(fields, untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB))
-            fields["live"] = _live(fields)
-        except TooLargeParametersError as error:
-            return cls(**fields | {"problem": str(error), "parameters": ()})  # too large to keep
-        except InvalidError as error:
-            return cls(**fields, problem=str(error))
-        return cls(**fields, **_asked(fields, workflow))
+_UNDECIDED: Final = Decision()
 
 
 class TooLargeParametersError(InvalidError):
     """The parameters are larger than those of any Workflow that diflow makes."""
 
 
-def _check_bytes(given: Pairs) -> None:
+def check_bytes(given: Pairs) -> None:
+    """Raises TooLargeParametersError."""
     size = sum(len(name) + len(value) for name, value in given)
     if size > MOST_WORKFLOW_BYTES:
         raise TooLargeParametersError(
@@ -174,68 +83,10 @@ def _check_bytes(given: Pairs) -> None:
         )
 
 
-def _frame(workflow: Object) -> _Fields:
-    """The fields of JobState that need no validation: names, labels and Argo's phase."""
-    metadata, spec, status = (untrusted.sub(workflow, name) for name in ("metadata", "spec", "status"))
-    labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
-    before, before_uid = chain.continues(workflow)
-    phase, shutdown = status.get("phase"), spec.get("shutdown")
-    is_suspended = spec.get("suspend") is True
-    given = parameters(workflow)
-    places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
-    awaits = is_suspended and _was_never_admitted(status, given) and annotations.get(keys.HELD) != "true"
-    return _Fields(
-        namespace=untrusted.string(metadata.get("namespace")),
-        name=chain.job_name(workflow),
-        workflow=untrusted.string(metadata.get("name")),
-        uid=untrusted.string(metadata.get("uid")),
-        version=untrusted.string(metadata.get("resourceVersion")),
-        is_job=labels.get(keys.MANAGED_BY) == keys.MANAGED_BY_VALUE,
-        is_gang=labels.get(keys.SCHEDULING) == "gang",
-        is_preemptible=labels.get(keys.PREEMPTIBLE) == "true",
-        priority=untrusted.string(labels.get(keys.PRIORITY), most=keys.LABEL_LIMIT) or "normal",
-        queue=untrusted.string(labels.get(keys.QUEUE), most=keys.LABEL_LIMIT),
-        created=untrusted.time(metadata.get("creationTimestamp")),
-        phase=phase if isinstance(phase, str) else "",
-        shutdown=shutdown if isinstance(shutdown, str) else "",
-        is_being_deleted=untrusted.is_deleted_in_foreground(metadata),
-        is_suspended=is_suspended and not awaits,
-        awaits_admission=awaits,
-        is_hidden=labels.get(keys.INSTANCE) == keys.INSTANCE_VALUE,
-        places_until=_until(places, untrusted.string(metadata.get("uid"))),
-        parameters=given,
-        part=chain.part(workflow),
-        continues=before,
-        continues_uid=before_uid,
-        continued_in=chain.continued_in(workflow),
-        allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
-        decision=decision_of(annotations.get(keys.DECISION)),
-        health=HealthState.parse(annotations.get(keys.HEALTH)),
-        excluded=Exclusions.parse(annotations.get(keys.EXCLUDED)),
-        restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
-        rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
-        history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE), most_brackets=untrusted.FEW),
-    )
-
-
-def was_never_admitted(workflow: Object) -> bool:
-    """Whether this is a job that the allocator never admitted, and of which Argo has made nothing. With `argo resume`
-    it makes pods without an admission, which have gates; later this job is suspended as any other."""
-    return _was_never_admitted(untrusted.sub(workflow, "status"), parameters(workflow))
-
-
-def _was_never_admitted(status: Object, given: Pairs) -> bool:
+def is_never_admitted(status: Object, given: Pairs) -> bool:
+    """Whether the allocator never admitted the job of this status and these parameters, and Argo has made nothing."""
     made = any(status.get(name) for name in ("nodes", "compressedNodes", "offloadNodeStatusVersion"))
     return not made and dict(given).get(keys.PARAM_PLACES) == NOT_ADMITTED
-
-
-def _until(places: str, uid: str) -> float:
-    """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all, as in a copy of the
-    Workflow for which it was written (`argo resubmit`). Up to version 0.2 it has no uid, and holds in copies too."""
-    if len(places) > MOST_WORKFLOW_BYTES or places in ("", NOT_ADMITTED, ADMITTED):
-        return 0.0
-    found = untrusted.mapping(places)
-    return point_in_time(found.get("until")) or 0.0 if found.get("uid", uid) == uid else 0.0
 
 
 def without_places(workflow: Object) -> list[dict[str, str]] | None:
@@ -269,24 +120,12 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else untrusted.string(str(value))
 
 
-def _submitted(fields: _Fields, dijob: Any) -> _Fields:
-    """The submitted DIJob takes precedence over the labels that repeat parts of it for `kubectl get -l`, except for the
-    queue, which may be changed by its label while the job waits. Raises InvalidError."""
-    found = stored.read_job(dijob)
-    return {
-        "job": found,
-        "is_preemptible": found.spec.is_preemptible,
-        "priority": found.spec.priority,
-        "queue": fields["queue"] or found.spec.queue or "",
-    }
-
-
-def _live(fields: _Fields) -> Live:
-    """The parameters that only the allocator writes. Raises InvalidError if they were edited."""
-    values = dict(fields["parameters"])
+def live_of(given: Pairs, tasks: tuple[str, ...], *, is_continued: bool) -> Live:
+    """The parameters that only the allocator writes, of a job with these tasks. `is_continued`: the job goes on in
+    another Workflow. Raises InvalidError if they were edited."""
+    values = dict(given)
     names = (*_LIVE, keys.PARAM_INCARNATIONS, keys.PARAM_MEMORY)
-    given = tuple((name, values[name]) for name in names if name in values)
-    return _read_live((given, tuple(task.name for task in fields["job"].spec.tasks), bool(fields["continued_in"])))
+    return _read_live((tuple((name, values[name]) for name in names if name in values), tasks, is_continued))
 
 
 @remembered(most_bytes=4 * MIB, size=lambda key: sum(200 + len(value) for _, value in key[0]) + 100 * len(key[1]))
@@ -380,33 +219,45 @@ def _edited(name: str, wanted: str) -> InvalidError:
     )
 
 
-def _asked(fields: _Fields, workflow: Object) -> _Fields:
-    """The parameters and annotations that users and programs write after the submission."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What users and programs write after the submission, without what is invalid: `complaints` says what that is."""
+
+    desired: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    profilings: str = ""
+    complaints: tuple[str, ...] = ()
+
+
+def asked_of(given: Pairs, bounds: Any, tasks: tuple[str, ...]) -> Asked:
+    """What is asked for in these parameters and in the annotation `diflow/bounds`, of a job with these tasks."""
     complaints: list[str] = []
-    tasks = {task.name for task in fields["job"].spec.tasks}
-    values = dict(reversed(fields["parameters"]))  # the first of two with one name counts
-    wanted = _wanted(values.get(keys.PARAM_REPLICAS, ""), tasks)
+    values = dict(reversed(given))  # the first of two with one name counts
+    wanted = _wanted((values.get(keys.PARAM_REPLICAS, ""), tasks))
     if wanted is None:
         complaints.append(f"the parameter {keys.PARAM_REPLICAS} is not a number of at least 1 for tasks of this job")
-    bounds = _bounds(untrusted.sub(workflow, "metadata", "annotations").get(keys.BOUNDS), tasks)
-    if bounds is None:
+    ranges = _bounds(bounds, tasks)
+    if ranges is None:
         complaints.append(f"the annotation {keys.BOUNDS} is not a minimum and a maximum for tasks of this job")
     profilings = values.get(keys.PARAM_PROFILINGS, "")
     if not _is_report(profilings):
         complaints.append(f"the parameter {keys.PARAM_PROFILINGS} is not a valid report: it must be a JSON object")
         profilings = ""
-    return {"desired": wanted or {}, "bounds": bounds or {}, "profilings": profilings, "complaints": tuple(complaints)}
+    return Asked(wanted or {}, ranges or {}, profilings, tuple(complaints))
 
 
-def _wanted(given: str, tasks: set[str]) -> dict[str, int] | None:
+@remembered(most_bytes=4 * MIB, size=lambda key: 300 + len(key[0]) + 100 * len(key[1]))
+def _wanted(key: tuple[str, tuple[str, ...]]) -> dict[str, int] | None:
+    """The replicas in (the parameter, the names of the tasks), one object for all equal ones."""
+    given, tasks = key
     try:
         value = untrusted.load(given, most_brackets=untrusted.FEW) if given else {}
     except ValueError:
         return None
-    return value if isinstance(value, dict) and (not value or _is_grant(value, tasks)) else None
+    return value if isinstance(value, dict) and (not value or _is_grant(value, set(tasks))) else None
 
 
-def _bounds(given: Any, tasks: set[str]) -> dict[str, tuple[int, int]] | None:
+def _bounds(given: Any, tasks: tuple[str, ...]) -> dict[str, tuple[int, int]] | None:
     if not given:
         return {}
     try:
@@ -440,18 +291,18 @@ def _is_count(value: Any) -> TypeGuard[int]:
     return untrusted.is_count(value, most=MOST_REPLICAS)
 
 
-def decision_of(given: Any) -> Decision | None:
-    """The decision in the annotation; None if there is none, or if it is not valid."""
+def decision_of(given: Any) -> Decision:
+    """The decision in the annotation; an empty one if there is none, or if it is not valid."""
     said = untrusted.mapping(given, most_brackets=untrusted.FEW)
     why = untrusted.string(said.get("why"), most=_LONGEST_WHY)
     if not why:
-        return None
+        return _UNDECIDED
     return Decision(untrusted.string(said.get("action"), most=40), why, untrusted.time(said.get("time")))
 
 
-def past_phases(state: JobState) -> Iterator[tuple[str, str, str]]:
+def past_phases(history_before: Object) -> Iterator[tuple[str, str, str]]:
     """(phase, when it last began, when it last ended) for the phases of the job in its earlier Workflows."""
-    phases = state.history_before.get("phases")
+    phases = history_before.get("phases")
     for item in phases[:20] if isinstance(phases, list) else []:
         if (
             isinstance(item, list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.jsontext import canonical_json
@@ -12,10 +12,26 @@ FIRST_ROUND = "1"
 NOT_ADMITTED = "{}"
 """The parameter `places` of a job that was never admitted. It has no pods while its Workflow is suspended."""
 
+STOP: Final = "Stop"
+"""`spec.shutdown` of a Workflow that is to end; its pods get SIGTERM and their grace period."""
+TERMINATE: Final = "Terminate"
+"""That of one that is to end as `argo terminate` has it."""
+
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Parameters as they are written: always text, as Argo's controller fails on other types."""
     return {name: value if isinstance(value, str) else canonical_json(value) for name, value in values.items()}
+
+
+def stopping(how: str = STOP) -> dict[str, Any]:
+    """The change of a Workflow's `spec` that ends its job. Argo ends no Workflow that is suspended."""
+    return {"shutdown": how, "suspend": None}
+
+
+def stop(how: str = STOP) -> dict[str, Any]:
+    """A patch that ends a job. Argo ends no Workflow that is hidden from it. A gang that waits is read as a whole
+    without its label, as its metadata do not show that it is being stopped."""
+    return {"metadata": {"labels": {keys.INSTANCE: None, keys.ADMITTED: None}}, "spec": stopping(how)}
 
 
 def live(

@@ -18,7 +18,7 @@ MOST_LEVELS: Final = 64
 """Of nested lists and mappings: code that serialises a value recurses as deep."""
 FEW: Final = 1_000
 """Lists and mappings, with brackets in texts, of a record that has a few dozen."""
-_FOREGROUND: Final = "foregroundDeletion"
+FOREGROUND: Final = "foregroundDeletion"
 _ROUND: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 # As Kubernetes and Argo write it. Times are compared as text, so no other form may pass.
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z", re.ASCII)
@@ -122,7 +122,7 @@ def sub(value: Any, *names: str) -> Mapping[str, Any]:
 def is_deleted_in_foreground(metadata: Mapping[str, Any]) -> bool:
     """Whether an object is being deleted, and waits for the deletion of what it owns."""
     finalizers = metadata.get("finalizers")
-    return bool(metadata.get("deletionTimestamp")) and isinstance(finalizers, list) and _FOREGROUND in finalizers
+    return bool(metadata.get("deletionTimestamp")) and isinstance(finalizers, list) and FOREGROUND in finalizers
 
 
 def mappings(value: Any) -> Iterator[Mapping[str, Any]]:

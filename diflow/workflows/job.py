@@ -32,7 +32,7 @@ from diflow.dijob.stored import Priority
 from diflow.dijob.yamltext import dump_yaml
 from diflow.record.argo.failures import Rules
 from diflow.record.argo.node_names import dag_task
-from diflow.record.patches import initial
+from diflow.record.patches import STOP, initial
 from diflow.version import __version__
 from diflow.workflows import expressions as expr
 from diflow.workflows.pods import (
@@ -364,7 +364,7 @@ def _give_up_step() -> m.Template:
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",
         "metadata": {"name": "{{workflow.name}}", "namespace": "{{workflow.namespace}}"},
-        "spec": {"shutdown": "Stop"},
+        "spec": {"shutdown": STOP},
     }
     return m.Template(
         name=keys.TEMPLATE_GIVE_UP,
@@ -376,7 +376,10 @@ def _give_up_step() -> m.Template:
         ),
         # It always ends as Failed, as `argo retry` keeps everything that a succeeded step depends on.
         resource=m.ResourceTemplate(
-            action="patch", merge_strategy="merge", failure_condition="spec.shutdown == Stop", manifest=dump_yaml(stop)
+            action="patch",
+            merge_strategy="merge",
+            failure_condition=f"spec.shutdown == {STOP}",
+            manifest=dump_yaml(stop),
         ),
     )
 

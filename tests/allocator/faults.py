@@ -10,6 +10,7 @@ from typing import Any
 
 import urllib3
 
+from diflow.common.clock import Clock
 from diflow.kube.api import Cluster
 from tests.kube.fakeapi import FakeApi
 
@@ -27,6 +28,11 @@ class Time:
     def now(self) -> float:
         with self._lock:
             return self._now
+
+    @property
+    def clock(self) -> Clock:
+        """All of it; the wall clock shows the same seconds."""
+        return Clock(monotonic=self.now, wall=self.now, sleep=self.sleep)
 
     def move(self, seconds: float) -> None:
         with self._lock:

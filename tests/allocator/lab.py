@@ -25,10 +25,13 @@ from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch import signature
 from diflow.allocator.watch.selectors import MANAGED
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, NODE, POD, SECRET, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
+from diflow.kube.reflector import Pace
+from diflow.kube.refusals import Target
 from tests.allocator.fakeargo import FOR_EVER, FakeCluster, Runs, is_gated
 from tests.allocator.faults import Time, eventually
 from tests.kube.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving
@@ -146,21 +149,18 @@ class Daemon:
     def __init__(self, lab: Lab, name: str) -> None:
         self._lab = lab
         self.line = Line(lab.api, direct=lab.direct)
+        clock = Clock(monotonic=lab.time.now, wall=lab.cluster.wall, jitter=lambda low, _: low)
         cluster = Cluster(
-            server=lab.api.url,
+            Target(lab.api.url, "/home/me/kubeconfig"),
             transport=self.line,
-            source="/home/me/kubeconfig",
-            sleep=lambda _: None,
-            jitter=lambda low, _: low,
+            clock=Clock(sleep=lambda _: None, jitter=lambda low, _: low),
         )
         self.elector = Elector(
             cluster,
             name=keys.ALLOCATOR,
             namespace=lab.settings.namespace,
             identity=name,
-            clock=lab.time.now,
-            wall=lab.cluster.wall,
-            jitter=lambda low, _: low,
+            clock=clock,
         )
         self.cycles: list[Cycle] = []
         self._led = -3.0
@@ -171,9 +171,8 @@ class Daemon:
             lab.policy,
             self.elector,
             on_cycle=self.cycles.append,
-            clock=lab.time.now,
-            wall=lab.cluster.wall,
-            reflecting={"clock": lab.time.now, "watch_seconds": (3600.0, 3600.0), "jitter": lambda low, _: low},
+            clock=clock,
+            pace=Pace(watch_seconds=(3600.0, 3600.0)),
         )
 
     def start(self) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from diflow.allocator.model.predicates import Where
+from msgspec import structs
+
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import Identity, JobRead, NodeRead, PodRead, Role
 from diflow.common import keys
+from diflow.common.predicates import Where
+from diflow.dijob.stored import FailurePolicy, StoredTask
 from diflow.record.allocation import Allocation
 from diflow.record.argo.node_names import parse
 from diflow.record.argo.tree import Tree
+from diflow.record.chain import Chain
+from diflow.record.identity import Identity
+from diflow.record.job import Argo, JobRecord, Needs, Notes, Role, Terms, Texts, Wishes
 from diflow.record.live import Live
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord
 
 NOW = 1_000_000.0
 CPU = {"cpu": 1000, "pods": 1}
@@ -29,7 +36,7 @@ def role(name: str = "w", replicas: int = 2, *, low: int | None = None, desired:
 _LIVE = {field.name for field in dataclasses.fields(Live)}
 
 
-def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fields: Any) -> JobRead:
+def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fields: Any) -> JobRecord:
     """A job whose current round is `current`, placed on `nodes` (None: it was never placed)."""
     roles = roles or (role(),)
     current = fields.get("current", "1")
@@ -41,6 +48,7 @@ def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fie
     state |= {name: fields.pop(name) for name in _LIVE & fields.keys()}
     given: dict[str, Any] = {
         "roles": roles,
+        "tasks": tuple(StoredTask(name=r.name, replicas=r.submitted) for r in roles),
         "live": Live(**state),
         "allocation": None if nodes is None else Allocation(current, nodes, since=NOW - 1000, first=NOW - 1000),
         "parameters": (
@@ -51,10 +59,46 @@ def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fie
             ("incarnations", "{}"),
         ),
     }
-    return JobRead(Identity("ns", "job", "uid-job", "7"), NOW - 2000, **{**given, **fields})
+    plain = JobRecord(Identity("ns", "job", "uid-job", "7"), argo=Argo(created_seconds=NOW - 2000))
+    return changed(plain, **{**given, **fields})
 
 
-def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | None = None, **fields: Any) -> PodRead:
+_GROUPS = {
+    field.name: group
+    for group, kind in (
+        ("chain", Chain), ("terms", Terms), ("wishes", Wishes), ("notes", Notes), ("argo", Argo), ("needs", Needs),
+        ("texts", Texts),
+    )
+    for field in dataclasses.fields(kind)
+}  # fmt: skip
+_OF_SPEC = frozenset({"tasks", "backoff_limit", "node_check", "start_deadline_seconds", "failure_policy"})
+
+
+def changed(record: JobRecord, **fields: Any) -> JobRecord:
+    """The record with these fields of its groups, of its spec, or of its own. `has_ended` and `is_stopping` are what
+    Argo says then, and `health_state` is the note; `name` is the job's."""
+    for given, value in fields.items():
+        name, value = _ALIASES.get(given, lambda found: (given, found))(value)  # noqa: B023, PLW2901
+        group = _GROUPS.get(name)
+        if name in _OF_SPEC:
+            spec = structs.replace(record.spec, **{name: value})
+            record = dataclasses.replace(record, submitted=dataclasses.replace(record.submitted, spec=spec))
+        else:
+            part = value if group is None else dataclasses.replace(getattr(record, group), **{name: value})
+            record = dataclasses.replace(record, **{group or name: part})
+    return record
+
+
+_ALIASES: Mapping[str, Callable[[Any], tuple[str, Any]]] = {
+    "has_ended": lambda value: ("phase", "Succeeded" if value else ""),
+    "is_stopping": lambda value: ("shutdown", "Stop" if value else ""),
+    "has_policy": lambda value: ("failure_policy", FailurePolicy() if value else None),
+    "health_state": lambda value: ("health", value),
+    "name": lambda value: ("job", value),
+}
+
+
+def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | None = None, **fields: Any) -> PodRecord:
     """A pod of the job: `on` a node, or `pinned` to one and not bound yet, else gated.
 
     `round`, `restart`, `member` and `made` (how often it was created again) are its place in Argo's tree.
@@ -76,7 +120,7 @@ def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | N
         "replicas": "",
     }
     name = f"p-{path}"
-    return PodRead(
+    return PodRecord(
         identity=Identity("ns", name, f"uid-{name}", "3"),
         job="ns/job",
         owner="uid-job",
@@ -88,11 +132,13 @@ def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | N
     )
 
 
-def node(name: str, *, cpu: int = 8000, is_schedulable: bool = True, not_ready_since: float | None = None) -> NodeRead:
-    return NodeRead(name, {"cpu": cpu, "pods": 110}, is_schedulable, not_ready_since, {}, ())
+def node(
+    name: str, *, cpu: int = 8000, is_schedulable: bool = True, not_ready_since: float | None = None
+) -> NodeRecord:
+    return NodeRecord(name, {"cpu": cpu, "pods": 110}, is_schedulable, not_ready_since, {}, ())
 
 
-def capacity(*nodes: NodeRead, pods: tuple[PodRead, ...] = (), lost_after_seconds: float = 60.0) -> FreeCapacity:
+def capacity(*nodes: NodeRecord, pods: tuple[PodRecord, ...] = (), lost_after_seconds: float = 60.0) -> FreeCapacity:
     known = {n.name: n for n in nodes or (node("a"), node("b"))}
     return FreeCapacity.of(known, pods, now_seconds=NOW, lost_after_seconds=lost_after_seconds)
 
@@ -103,5 +149,5 @@ def tree(restarts: int = 0, restart: int = 0, recreated: tuple[str, ...] = (), *
     return Tree(members, {"1": restart}, {"1": "Running"}, frozenset(recreated), restarts)
 
 
-def job(job_read: JobRead, *pods: PodRead) -> Job:
+def job(job_read: JobRecord, *pods: PodRecord) -> Job:
     return Job(job_read, pods)

@@ -16,7 +16,7 @@ from diflow.allocator.run.daemon import Allocator, Cycle, lead
 from diflow.allocator.settings import allocator_settings
 from diflow.common import keys
 from diflow.kube.kinds import CONFIG_MAP, LEASE, NAMESPACE, WORKFLOW
-from diflow.kube.leader_election import Elector
+from diflow.kube.leader_election import Elector, Times
 from tests.cli.placed import SYSTEM, dijob, lease, lease_annotations, node, put
 from tests.cli.runner import Cli
 from tests.cli.test_allocator_run import until
@@ -30,7 +30,9 @@ def daemon(diflow: Cli, *, on_cycle: Callable[[Cycle], None] = lambda _: None, *
     """The allocator in this process, as it leads."""
     settings = allocator_settings(debounce_seconds=0, **given)
     cluster = diflow.api.cluster()
-    elector = Elector(cluster, name=keys.ALLOCATOR, namespace=SYSTEM, identity="the-daemon", renew_seconds=0.2)
+    elector = Elector(
+        cluster, name=keys.ALLOCATOR, namespace=SYSTEM, identity="the-daemon", times=Times(renew_seconds=0.2)
+    )
     allocator = Allocator(cluster, settings, load_policy("fit"), elector, on_cycle=on_cycle)
     stop = threading.Event()
     thread = threading.Thread(target=lead, args=(allocator, stop), daemon=True)

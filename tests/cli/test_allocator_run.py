@@ -24,6 +24,7 @@ import structlog
 from diflow.allocator.run.daemon import Cycle
 from diflow.allocator.run.telemetry import STILL_SECONDS, STUCK_SECONDS, Telemetry
 from diflow.allocator.settings import AllocatorSettings
+from diflow.common.clock import Clock
 from diflow.daemon.logs import configure_log
 from diflow.daemon.process import Tenure
 from diflow.kube.kinds import LEASE
@@ -231,7 +232,7 @@ class StillAllocator:
 
 
 def told(elector: Any, allocator: Any, now: float = 0.0) -> Telemetry:
-    telemetry = Telemetry(elector, clock=lambda: now)
+    telemetry = Telemetry(elector, clock=Clock(monotonic=lambda: now))
     telemetry.watch(allocator)
     return telemetry
 
@@ -258,7 +259,7 @@ def test_a_leader_of_which_no_plan_succeeds_is_not_ready_at_once_and_says_for_ho
 def test_a_leader_that_hangs_gives_its_lead_up() -> None:
     elector = StillElector()
     given_up: list[str] = []
-    telemetry = Telemetry(elector, clock=lambda: 500.0)  # type: ignore[arg-type]
+    telemetry = Telemetry(elector, clock=Clock(monotonic=lambda: 500.0))  # type: ignore[arg-type]
     telemetry.watch(StillAllocator())  # type: ignore[arg-type]
     tenure = Tenure("diflow.allocator")
     tenure.watch(telemetry, given_up.append, every_seconds=0.01)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.watch.records import read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.jobs.scale import scale
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.cli.placed import dijob, lease, node, put
@@ -22,9 +23,9 @@ def workflow(diflow: Cli, name: str) -> dict[str, Any]:
 
 def asked(diflow: Cli, name: str = "job") -> dict[str, tuple[int, int]]:
     """What the allocator takes of it: minimum and maximum of each task."""
-    read = read_workflow(workflow(diflow, name))
+    read = planning_record_of(workflow(diflow, name))
     assert (read.problem, read.complaint) == ("", "")
-    return {role.name: (role.low, role.high) for role in read.roles}
+    return {role.name: (role.low, role.high) for role in read.needs.roles}
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_a_change_by_others_meanwhile_is_read_before_another_try(running: Cli) -
         return None
 
     running.api.rule(rule)
-    scaled = scale("job", replicas=5, cluster=running.api.cluster(), pause=lambda _: None)
+    scaled = scale("job", replicas=5, cluster=running.api.cluster(), clock=Clock(sleep=lambda _: None))
     assert scaled.after.high == 5
     assert asked(running) == {"worker": (5, 5)}
     versions = [r.body["metadata"]["resourceVersion"] for r in running.api.seen("PATCH")]
@@ -194,7 +195,7 @@ def test_when_others_change_it_all_the_time_it_says_so(running: Cli) -> None:
     put(running, dijob("job", {"worker": 2}))
     running.api.fail(status(409, "modified", reason="Conflict"), method="PATCH", times=100)
     with pytest.raises(Exception, match="was changed by somebody else meanwhile"):
-        scale("job", replicas=5, cluster=running.api.cluster(), pause=lambda _: None)
+        scale("job", replicas=5, cluster=running.api.cluster(), clock=Clock(sleep=lambda _: None))
     assert 1 < len(running.api.seen("PATCH")) < 10
 
 

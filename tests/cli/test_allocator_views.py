@@ -85,7 +85,7 @@ def test_a_cluster_without_queues_has_one_and_the_waiting_jobs_stand_in_their_or
     assert default == ["default", "1", "1", "2", "cpu 14, memory 30Gi", "cpu 8, memory 4Gi", "cpu 29, memory 26Gi"]
     assert waits == ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
     assert first[:5] == ["1", "default/high", "default", "high", "11"]
-    assert first[6] == "nothing is decided yet"
+    assert first[6] == "waits for the allocator (`diflow doctor` checks whether one runs)"
     assert [second[0], second[1], second[6]] == ["2", "default/big", "waits for capacity: 12 at once"]
 
 
@@ -168,7 +168,7 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
     busy.api.add(WORKFLOW, made)
     put(busy, dijob("asleep", {"worker": 1}), suspend=True, created=ago(10))
     text = busy("queue").out
-    assert "it is suspended; diflow resume resumes it" in text
+    assert "suspended (`diflow resume asleep` resumes it)" in text
     explained = busy("explain", "broken").out
     assert explained.startswith("default/broken is held\n"), "nothing is said of replicas that cannot be read"
     assert "it is held: the parameter rounds is not what diflow wrote" in explained
@@ -184,8 +184,9 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
 def test_a_gang_that_its_node_check_sent_back_to_wait_says_so(busy: Cli) -> None:
     said = "its node check left out node a: product 0.9 s"
     put(busy, dijob("all", {"worker": 1}), at={"worker": [""]}, decided=("check", said), created=ago(9))
-    put(busy, dijob("some", {"worker": 3}), at={"worker": ["", "b", "b"]}, decided=("check", said))
-    put(busy, dijob("pod", {"worker": 2}), at={"worker": ["", "b"]}, decided=("admit", "starts: it gets 2 of 2"))
+    put(busy, dijob("some", {"worker": 3}), at={"worker": ["", "b", "b"]}, decided=("check", said), created=ago(7))
+    starts = ("admit", "starts: it gets 2 of 2")
+    put(busy, dijob("pod", {"worker": 2}), at={"worker": ["", "b"]}, decided=starts, created=ago(8))
     text = busy("queue").out
     (waits,) = [row for row in rows(text) if "default/all" in row]
     assert waits[-1] == f"waits for a new place: {said}"
@@ -299,15 +300,14 @@ def test_describe_says_why_a_job_is_held_and_not_what_was_decided_before(busy: C
     made = put(
         busy, dijob("broken", {"worker": 1}), decided=("wait", "waits for capacity: 12 at once"), created=ago(20)
     )
-    assert "no replica has a node yet; waits for capacity: 12 at once\n" in busy("describe", "broken").out
+    assert "Message:     waits for capacity: 12 at once\n" in busy("describe", "broken").out
     for parameter in made["spec"]["arguments"]["parameters"]:
         if parameter["name"] == "rounds":
             parameter["value"] = "nonsense"
     busy.api.add(WORKFLOW, made)
     text = busy("describe", "broken").out
     assert "Message:     held: the parameter rounds is not what diflow wrote" in text
-    (left,) = re.findall(".*waits for capacity.*", text)
-    assert left.startswith("Allocator:   waits for capacity: 12 at once ("), "with the time when that was"
+    assert "waits for capacity" not in text
 
 
 def _drawn(diflow: Cli, width: int, **options: Any) -> str:
@@ -437,9 +437,9 @@ def test_explain_of_jobs_about_which_nothing_is_decided(busy: Cli) -> None:
 
 def test_explain_of_jobs_that_stop_or_sleep(busy: Cli) -> None:
     put(busy, dijob("stops", {"worker": 1}), at={"worker": ["b"]}, shutdown="Terminate")
-    assert "it is being stopped: it was stopped" in busy("explain", "stops").out.splitlines()
+    assert "it is being stopped: a user asked for it" in busy("explain", "stops").out.splitlines()
     put(busy, dijob("asleep", {"worker": 1}), suspend=True)
-    assert busy("explain", "asleep").out.splitlines()[-1] == "it is suspended; diflow resume resumes it"
+    assert busy("explain", "asleep").out.splitlines()[-1] == "it is suspended (`diflow resume asleep` resumes it)"
 
 
 class RaisesFor(FitPolicy):

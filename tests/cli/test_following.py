@@ -221,7 +221,7 @@ def test_a_stopped_job_whose_pods_are_deleted_is_not_rescheduled(diflow: Cli) ->
     made.pods[0].deleted(30)
     diflow.has(made.shutdown())
     assert "is being stopped" in diflow("describe", "job").out
-    assert diflow("get", "job").out.splitlines()[1].split()[1] == "Running"
+    assert diflow("get", "job").out.splitlines()[1].split()[1] == "Running,Stopping"
 
 
 def test_wait_for_deleted(diflow: Cli) -> None:

@@ -30,6 +30,7 @@ from diflow.client.courier import Courier
 from diflow.client.place import Membership, find
 from diflow.client.readings import Readings
 from diflow.client.wire import Wire
+from diflow.common.clock import Clock
 from diflow.common.errors import (
     ConflictError,
     DiflowError,
@@ -70,7 +71,7 @@ def client(environ: dict[str, str]) -> Iterator[Client]:
         yield made
 
 
-class Clock:
+class FakeTime:
     """A clock that only the test advances."""
 
     def __init__(self) -> None:
@@ -86,12 +87,11 @@ class Lane:
     def __init__(self, environ: dict[str, str], *, chance: float = 1.0) -> None:
         place = find(environ)
         assert place is not None
-        self.clock = Clock()
+        self.clock = FakeTime()
         self.courier = Courier(
             Wire(place),
             report_path=PROFILINGS,
-            clock=self.clock,
-            chance=lambda: chance,
+            clock=Clock(monotonic=self.clock, jitter=lambda low, high: low + chance * (high - low)),
             threaded=False,
             heartbeat_seconds=place.heartbeat_seconds,
         )
@@ -593,7 +593,7 @@ def _after(environ: dict[str, str], *, now: float) -> float | None:
     """The Retry-After of the server's next answer."""
     place = find(environ)
     assert place is not None
-    wire = Wire(place, now=lambda: now)
+    wire = Wire(place, clock=Clock(wall=lambda: now))
     with pytest.raises(UnavailableError) as raised:
         wire.ask("GET", REPLICAS, None, key=None, timeout_seconds=PATIENCE_SECONDS)
     wire.close()
@@ -799,7 +799,7 @@ print("requests" in sys.modules, sorted({"hera", "kubernetes", "pydantic", "type
     done = _python(script, environ)
     first, second = done.splitlines()
     modules = ["", ".courier", ".place", ".process", ".readings", ".shards", ".stop", ".wire"]
-    others = ["common", "common.errors", "shards", "shards.dataset", "version"]
+    others = ["common", "common.clock", "common.errors", "shards", "shards.dataset", "version"]
     expected = ["diflow", *(f"diflow.client{name}" for name in modules), *(f"diflow.{name}" for name in others)]
     assert first == f"{expected} []"
     assert second == "True []"

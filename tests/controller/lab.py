@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError
 from diflow.controller.daemon import Controller
 from diflow.controller.settings import ControllerSettings
@@ -22,7 +23,8 @@ from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NAMESPACE, POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.kube.reflector import Reflector
+from diflow.kube.reflector import Pace, Reflector
+from diflow.kube.refusals import Target
 from diflow.record import modules
 from tests import oldjobs
 from tests.allocator.fakeargo import FakeCluster, Runs
@@ -60,29 +62,25 @@ class Process:
     def __init__(self, lab: Lab, name: str) -> None:
         self._lab = lab
         self.line = Line(lab.api, direct=True)
+        clock = Clock(monotonic=lab.time.now, wall=lab.cluster.wall, jitter=lambda low, _: low)
         cluster = Cluster(
-            server=lab.api.url,
+            Target(lab.api.url, "/home/me/kubeconfig"),
             transport=self.line,
-            source="/home/me/kubeconfig",
-            sleep=lambda _: None,
-            jitter=lambda low, _: low,
+            clock=Clock(sleep=lambda _: None, jitter=lambda low, _: low),
         )
         self.elector = Elector(
             cluster,
             name=keys.CONTROLLER,
             namespace=SYSTEM,
             identity=name,
-            clock=lab.time.now,
-            wall=lab.cluster.wall,
-            jitter=lambda low, _: low,
+            clock=clock,
         )
         self.controller = Controller(
             cluster,
             lab.settings,
             self.elector,
-            clock=lab.time.now,
-            wall=lab.cluster.wall,
-            reflecting={"clock": lab.time.now, "watch_seconds": (3600.0, 3600.0), "jitter": lambda low, _: low},
+            clock=clock,
+            pace=Pace(watch_seconds=(3600.0, 3600.0)),
         )
         self._led = -3.0
 
@@ -353,7 +351,7 @@ class Lab:
 
     def versions(self, reflector: Reflector) -> dict[tuple[str, str], str]:
         wanted = reflector.kind.path(None)
-        labels = reflector._chosen["labels"]
+        labels = reflector._selection.get("labels", "")
         with self.api.changed:
             return {
                 (obj["metadata"]["namespace"], name): obj["metadata"]["resourceVersion"]

@@ -13,7 +13,7 @@ from diflow.controller.workqueue import Key
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import CONFIG_MAP, POD, SERVICE_ACCOUNT, WORKFLOW, Kind
 from diflow.record.health import HealthState
-from diflow.record.parameters import JobState
+from diflow.record.job import record_of
 from diflow.workflows.successor import successor
 from tests.builders import template
 from tests.controller.lab import Lab, lab
@@ -30,12 +30,12 @@ def _at() -> Iterator[Lab]:
 
 def replicas(at: Lab, name: str = "job") -> dict[str, int]:
     """The requested replicas in the Workflow."""
-    state = JobState.parse(at.workflows()[name])
-    return dict(state.desired)
+    state = record_of(at.workflows()[name])
+    return dict(state.wishes.desired)
 
 
 def bounds(at: Lab, name: str = "job") -> dict[str, tuple[int, int]]:
-    return dict(JobState.parse(at.workflows()[name]).bounds)
+    return dict(record_of(at.workflows()[name]).wishes.bounds)
 
 
 # --- the life of a job ------------------------------------------------------------------------------------------------

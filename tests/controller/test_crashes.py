@@ -12,8 +12,8 @@ from diflow.common import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record import modules
+from diflow.record.job import record_of
 from diflow.record.modules import Group
-from diflow.record.parameters import JobState
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed
 from tests.builders import template
@@ -194,10 +194,10 @@ def _timeless(status: Json) -> Json:
 
 
 def _workflow(obj: Json) -> Json:
-    state = JobState.parse(obj)
+    state = record_of(obj)
     return {
-        "wanted": dict(state.desired),
-        "phase": state.phase,
+        "wanted": dict(state.wishes.desired),
+        "phase": state.argo.phase,
         "modules": modules.read(obj),
         "carried out": json.loads(obj["metadata"]["annotations"].get(keys.CARRIED_OUT, "null")),
         "owners": [owner["name"] for owner in obj["metadata"]["ownerReferences"]],

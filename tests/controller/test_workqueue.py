@@ -19,7 +19,7 @@ def taken(queue: WorkQueue) -> list[Key]:
 
 def queue() -> tuple[WorkQueue, Time]:
     time = Time()
-    return WorkQueue(clock=time.now), time
+    return WorkQueue(clock=time.clock), time
 
 
 def test_a_key_that_is_added_twice_is_looked_at_once() -> None:
@@ -111,7 +111,7 @@ def test_a_waiting_thread_gets_a_key_as_soon_as_it_is_due_and_ends_when_told() -
 
 def test_a_key_that_changes_all_the_time_leaves_nothing_behind() -> None:
     time = Time()
-    queue = WorkQueue(clock=time.now)
+    queue = WorkQueue(clock=time.clock)
     queue.done(("quiet", "x"), again=60.0)
     for _ in range(10_000):
         queue.add(("busy", "a"))

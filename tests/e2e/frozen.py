@@ -11,21 +11,21 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import urllib3
 
-from diflow.allocator.watch.records import Identity
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
+from diflow.common.clock import SYSTEM
 from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.kube.leader_election import Elector
+from diflow.kube.leader_election import Elector, Times
+from diflow.record.identity import Identity
 
 LEASE_SECONDS = 4.0
 
@@ -66,8 +66,7 @@ def writer(cluster: Cluster, *, namespace: str, identity: str) -> tuple[Elector,
         name=keys.ALLOCATOR,
         namespace=namespace,
         identity=identity,
-        lease_seconds=LEASE_SECONDS,
-        renew_seconds=0.5,
+        times=Times(LEASE_SECONDS, 0.5),
     )
     executor = Executor(
         cluster,
@@ -77,8 +76,7 @@ def writer(cluster: Cluster, *, namespace: str, identity: str) -> tuple[Elector,
         sign=lambda *_: "",
         mark=lambda _: {},
         workers=1,
-        clock=time.monotonic,
-        wall=time.time,
+        clock=SYSTEM,
     )
     return elector, executor
 

@@ -21,9 +21,11 @@ import pytest
 from diflow import DIJob, Task
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import read_node, read_pod, read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
 from diflow.kube.kinds import POD
+from diflow.record.node import node_record_of
+from diflow.record.pod import pod_record_of
 from tests.allocator.plan.calls import reconcile
 from tests.builders import job, task, template
 from tests.clusters import TestCluster, wait_until
@@ -496,14 +498,14 @@ def _diflow(live: Live, *arguments: str) -> str:
 
 def _stop_as_superseded(live: Live, name: str) -> set[str]:
     """Write to the job's pods what the allocator would, if another round were the current one; returns which fields."""
-    workflow, pods = live.workflow(name), [pod for raw in live.pods(name) if (pod := read_pod(raw)).is_live]
+    workflow, pods = live.workflow(name), [pod for raw in live.pods(name) if (pod := pod_record_of(raw)).is_live]
     given = {item["name"]: item for item in workflow["spec"]["arguments"]["parameters"]}
     for parameter, value in ((keys.PARAM_ROUNDS, '["9"]'), (keys.PARAM_CURRENT, "9")):
         given[parameter]["value"] = value
     given[keys.PARAM_GRANTED]["value"] = json.dumps({"9": {"worker": 1}})
-    read = read_workflow(workflow)
+    read = planning_record_of(workflow)
     assert not read.problem
-    known = {node["metadata"]["name"]: read_node(node) for node in live.cluster.get("nodes")["items"]}
+    known = {node["metadata"]["name"]: node_record_of(node) for node in live.cluster.get("nodes")["items"]}
     capacity = FreeCapacity.of(known, pods, now_seconds=time.time(), lost_after_seconds=600)
     fields: set[str] = set()
     for write in reconcile(Job(read, pods), capacity, now=time.time()):
@@ -526,7 +528,7 @@ def _finished(live: Live, name: str) -> str:
 
 def _made_since(live: Live, name: str, before: set[str], count: int) -> list[dict[str, Any]] | None:
     """This number of live pods with other names, or None."""
-    found = [pod for pod in live.pods(name) if pod_name(pod) not in before and read_pod(pod).is_live]
+    found = [pod for pod in live.pods(name) if pod_name(pod) not in before and pod_record_of(pod).is_live]
     return found if len(found) == count else None
 
 

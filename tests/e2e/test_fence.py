@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 
 from diflow.allocator.write.takeover import Takeover
 from diflow.common import keys
+from diflow.common.clock import SYSTEM
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD, WORKFLOW, Kind
 from tests.clusters import ROOT, TestCluster
@@ -89,7 +89,7 @@ def stand_still(
         process.send_signal(signal.SIGSTOP)
         elector, executor = writer(live.api, namespace=live.namespace, identity="next")
         assert elector.acquire(threading.Event())
-        is_fenced = Takeover(live.api, elector, executor, clock=time.monotonic)._is_fenced()
+        is_fenced = Takeover(live.api, elector, executor, clock=SYSTEM)._is_fenced()
         executor.close()
         assert is_fenced is (touch is None)
         for obj in touch or ():

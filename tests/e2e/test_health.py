@@ -13,7 +13,7 @@ from diflow import DIJob, Task
 from diflow.dijob.model import Health
 from diflow.record import signals, untrusted
 from diflow.record.health import HealthState
-from diflow.record.parameters import JobState
+from diflow.record.job import record_of
 from diflow.record.signals import Signals
 from tests.clusters import TestCluster, wait_until
 from tests.e2e import installing
@@ -93,7 +93,7 @@ def _job() -> DIJob:
 
 
 def _signals(live: Live, name: str) -> Signals | None:
-    return signals.of(untrusted.mapping(JobState.parse(live.workflow(name)).profilings))
+    return signals.of(untrusted.mapping(record_of(live.workflow(name)).texts.profilings))
 
 
 def _steps(live: Live, name: str) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def _steps(live: Live, name: str) -> tuple[int, ...]:
 
 
 def _state(live: Live, name: str) -> HealthState:
-    return JobState.parse(live.workflow(name)).health or HealthState()
+    return record_of(live.workflow(name)).notes.health or HealthState()
 
 
 def _found(live: Live, name: str) -> HealthState | None:

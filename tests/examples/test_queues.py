@@ -17,6 +17,7 @@ from diflow.allocator.inspect.rows import job_rows, queue_rows
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.watch.queues import read_file
+from diflow.common.clock import Clock
 from diflow.kube.kinds import CONFIG_MAP
 from elastic.film import Film, Frame, Seen
 from shares import cast, checks
@@ -75,7 +76,7 @@ def play(at: Lab, moment: Moment) -> None:
 def test_at_each_moment_every_queue_has_what_it_deserves_in_time_and_the_commands_say_so(
     at: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "look", partial(observer.look, wall=at.cluster.wall))
+    monkeypatch.setattr(observer, "look", partial(observer.look, clock=Clock(wall=at.cluster.wall)))
     gave = set()
     for moment in MOMENTS:
         before = runs(at)

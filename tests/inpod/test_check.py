@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from diflow.client.wire import GoneError
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError, InvalidError, UnauthorizedError, UnavailableError
 from diflow.inpod import accelerator, check, measures
 from diflow.inpod.measures import NodeError, Outcome
@@ -30,7 +31,7 @@ GO = {"verdict": "go"}
 WAIT = {"verdict": "wait", "reason": "1 of 2 replicas have been checked"}
 
 
-class Clock:
+class FakeTime:
     def __init__(self) -> None:
         self.at = 0.0
 
@@ -45,11 +46,11 @@ def run(
     *answers: Any,
     environ: Mapping[str, str] = ENVIRON,
     outcome: Outcome | None = None,
-    clock: Clock | None = None,
+    clock: FakeTime | None = None,
     **options: Any,
 ) -> tuple[list[Any], float]:
     """(what was reported, when the check ended) with these answers; the last one is repeated."""
-    clock, sent = clock or Clock(), []
+    clock, sent = clock or FakeTime(), []
     left = list(answers)
 
     def ask(body: Mapping[str, Any]) -> Any:
@@ -62,8 +63,7 @@ def run(
     check.run(
         environ,
         ask=ask,
-        clock=clock.now,
-        pause=clock.pause,
+        clock=Clock(monotonic=clock.now, sleep=clock.pause),
         measure=lambda **_: outcome or Outcome({"product": 0.0123456}),
         **options,
     )
@@ -80,7 +80,7 @@ def test_it_reports_before_those_that_have_reported_are_judged(monkeypatch: pyte
     """With a peer that never comes, and an all-reduce that waits for it as long as it may."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
-    clock = Clock()
+    clock = FakeTime()
 
     def hanging(*_: Any, seconds: float) -> Outcome:
         clock.pause(seconds)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from diflow.client.wire import GoneError
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import UnavailableError
 from diflow.inpod import usage
 from diflow.inpod.checkpoints import MARKER
@@ -46,7 +47,7 @@ class Watched:
             target=self.target,
             exit_code=self.exit_code,
             grace_seconds=0.5,
-            clock=lambda: self.at,
+            clock=Clock(monotonic=lambda: self.at),
             measure=lambda: self.usage,
             gpus=lambda: self.gpu,
         )
@@ -183,7 +184,7 @@ def test_a_checkpoint_is_saved_if_the_work_has_not_succeeded(watched: Watched, c
 
 
 def test_when_the_pod_is_stopped_the_work_may_save_first(watched: Watched) -> None:
-    watched.monitor.clock = time.monotonic
+    watched.monitor.clock = SYSTEM
     watched.monitor.grace_seconds = 20
     watched.monitor.stop.set()
     thread = run(watched)
@@ -194,7 +195,7 @@ def test_when_the_pod_is_stopped_the_work_may_save_first(watched: Watched) -> No
 
 
 def test_a_work_that_does_not_end_holds_it_up_for_a_part_of_the_grace_period(watched: Watched) -> None:
-    watched.monitor.clock = time.monotonic
+    watched.monitor.clock = SYSTEM
     watched.checkpoint()
     watched.monitor.stop.set()
     thread = run(watched)

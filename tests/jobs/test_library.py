@@ -9,6 +9,7 @@ import pytest
 
 from diflow import ConflictError, JobFailedError, NotFoundError
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import InvalidError
 from diflow.dijob.model import Topology
 from diflow.jobs import earlier_pods, lookup
@@ -52,7 +53,11 @@ def test_the_library_waits_for_the_pods_of_an_earlier_job_for_a_bounded_time(dif
 
     with pytest.raises(ConflictError, match="an earlier Workflow job .*: job-1. Wait until they are gone"):
         earlier_pods.wait(
-            diflow.api.cluster(), "job", namespace="default", clock=lambda: now[0], pause=pause, on_wait=said.append
+            diflow.api.cluster(),
+            "job",
+            namespace="default",
+            clock=Clock(monotonic=lambda: now[0], sleep=pause),
+            on_wait=said.append,
         )
     assert (now, len(said)) == ([earlier_pods.WAIT_SECONDS], 1)
     diflow.api.remove(POD, "job-1")

@@ -6,7 +6,8 @@ import pytest
 
 from diflow import InvalidError, Task
 from diflow.dijob.stored import StoredSpec
-from diflow.jobs.replica_ranges import asked, with_bounds, with_number
+from diflow.jobs.replica_ranges import with_bounds, with_number
+from diflow.record.ranges import asked
 from tests.builders import job, stored, template
 
 

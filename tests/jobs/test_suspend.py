@@ -9,7 +9,8 @@ import pytest
 from diflow.common import keys
 from diflow.jobs import suspend
 from diflow.kube.kinds import WORKFLOW
-from diflow.record.parameters import ADMITTED, JobState
+from diflow.record.job import JobRecord, record_of
+from diflow.record.parameters import ADMITTED
 from tests.builders import job
 from tests.cli.runner import Cli
 from tests.kube.fakeapi import Answer, Request
@@ -36,18 +37,18 @@ def stored(diflow: Cli) -> dict[str, Any]:
     return dict(diflow.api.objects[WORKFLOW.path("default")]["job"])
 
 
-def state(diflow: Cli) -> JobState:
-    return JobState.parse(stored(diflow))
+def state(diflow: Cli) -> JobRecord:
+    return record_of(stored(diflow))
 
 
 def test_a_gang_that_waits_is_held_and_then_waits_again(diflow: Cli) -> None:
     waiting(diflow)
     cluster = diflow.api.cluster()
-    assert state(diflow).awaits_admission
+    assert state(diflow).argo.awaits_admission
     suspend.suspend("job", cluster=cluster)
-    assert (state(diflow).awaits_admission, state(diflow).is_suspended) == (False, True)
+    assert (state(diflow).argo.awaits_admission, state(diflow).wishes.is_suspended) == (False, True)
     assert suspend.resume("job", cluster=cluster) is True
-    assert (state(diflow).awaits_admission, state(diflow).is_suspended) == (True, False)
+    assert (state(diflow).argo.awaits_admission, state(diflow).wishes.is_suspended) == (True, False)
     assert stored(diflow)["spec"]["suspend"] is True, "it has no place yet, and Argo would make its pods"
     assert keys.HELD not in stored(diflow)["metadata"]["annotations"]
 
@@ -55,7 +56,7 @@ def test_a_gang_that_waits_is_held_and_then_waits_again(diflow: Cli) -> None:
 def test_a_resume_of_a_gang_that_nobody_suspended_does_not_admit_it(diflow: Cli) -> None:
     waiting(diflow)
     assert suspend.resume("job", cluster=diflow.api.cluster()) is False
-    assert state(diflow).awaits_admission
+    assert state(diflow).argo.awaits_admission
 
 
 @pytest.mark.parametrize(
@@ -72,14 +73,14 @@ def test_a_job_that_was_started_runs_on_after_a_resume(diflow: Cli, places: str,
     waiting(diflow, places=places, suspended=False, **status)
     cluster = diflow.api.cluster()
     suspend.suspend("job", cluster=cluster)
-    assert (state(diflow).awaits_admission, state(diflow).is_suspended) == (False, True)
+    assert (state(diflow).argo.awaits_admission, state(diflow).wishes.is_suspended) == (False, True)
     assert suspend.resume("job", cluster=cluster) is True
     assert "suspend" not in stored(diflow)["spec"]
 
 
 def test_argo_suspend_of_a_started_job_is_a_users_suspension(diflow: Cli) -> None:
     waiting(diflow, nodes=NODES)
-    assert (state(diflow).awaits_admission, state(diflow).is_suspended) == (False, True)
+    assert (state(diflow).argo.awaits_admission, state(diflow).wishes.is_suspended) == (False, True)
 
 
 @pytest.mark.parametrize(("at_once", "how"), [(False, "Stop"), (True, "Terminate")])
@@ -102,9 +103,9 @@ def test_a_gang_that_argo_does_not_see_yet_is_shown_to_it(diflow: Cli, verb: Any
     hidden = stored(diflow)
     hidden["metadata"]["labels"][keys.INSTANCE] = keys.INSTANCE_VALUE
     diflow.api.add(WORKFLOW, {**hidden, "status": {}})
-    assert state(diflow).is_hidden
+    assert state(diflow).argo.is_hidden
     verb("job", cluster=diflow.api.cluster())
-    assert not state(diflow).is_hidden
+    assert not state(diflow).argo.is_hidden
     assert keys.INSTANCE not in stored(diflow)["metadata"]["labels"]
 
 
@@ -122,10 +123,10 @@ def test_an_admission_in_between_is_not_undone(diflow: Cli, verb: Any) -> None:
 
     diflow.api.rule(in_between)
     verb("job", cluster=diflow.api.cluster())
-    places = dict(state(diflow).parameters)[keys.PARAM_PLACES]
+    places = dict(state(diflow).texts.parameters)[keys.PARAM_PLACES]
     assert places == PLACED
-    assert state(diflow).is_suspended is (verb is suspend.suspend)
-    assert not state(diflow).awaits_admission
+    assert state(diflow).wishes.is_suspended is (verb is suspend.suspend)
+    assert not state(diflow).argo.awaits_admission
 
 
 def test_the_commands_say_what_they_did(diflow: Cli) -> None:
@@ -135,5 +136,5 @@ def test_the_commands_say_what_they_did(diflow: Cli) -> None:
     assert "suspended (`diflow resume job` resumes it)" in diflow("describe", "job").out
     assert "job is resumed" in diflow("resume", "job").err
     shown = diflow("describe", "job").out
-    assert "waits to be admitted" in shown
+    assert "waits for the allocator" in shown
     assert "suspended" not in shown

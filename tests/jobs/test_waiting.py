@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task
-from diflow.allocator.watch.records import read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
 from diflow.jobs import lookup, waiting
 from diflow.kube.api import Cluster
@@ -70,7 +70,8 @@ def test_metadata_and_the_whole_say_the_same(metadata: dict[str, Any]) -> None:
     found = from_metadata(head(whole))
     assert status.derive(found) == status.derive(whole)
     # The parameters of an unreadable job are kept to be written back, which nobody does from a list.
-    assert replace(read_workflow(found), parameters=()) == replace(read_workflow(whole), parameters=())
+    seen, read = planning_record_of(found), planning_record_of(whole)
+    assert replace(seen, texts=replace(seen.texts, parameters=read.texts.parameters)) == read
 
 
 def test_what_was_requested_since_is_in_the_metadata(diflow: Cli) -> None:
@@ -78,16 +79,16 @@ def test_what_was_requested_since_is_in_the_metadata(diflow: Cli) -> None:
     diflow.api.add(WORKFLOW, submitted())
     assert diflow("scale", "job", "-t", "collector", "--replicas", "5").code == 0
     whole = diflow.api.objects[WORKFLOW.path("default")]["job"]
-    asked = {role.name: role.desired for role in read_workflow(from_metadata(head(whole))).roles}
-    assert asked == {role.name: role.desired for role in read_workflow(whole).roles}
+    asked = {role.name: role.desired for role in planning_record_of(from_metadata(head(whole))).needs.roles}
+    assert asked == {role.name: role.desired for role in planning_record_of(whole).needs.roles}
     assert asked["collector"] == 5
 
 
 @pytest.mark.parametrize("requested", ["{", '{"collector":-1}', '{"collector":100000000}', "x" * 200_000, '{"a":1}'])
 def test_an_invalid_request_is_ignored(requested: str) -> None:
-    found = read_workflow(from_metadata(head(submitted(annotations={keys.REQUESTED: requested}))))
+    found = planning_record_of(from_metadata(head(submitted(annotations={keys.REQUESTED: requested}))))
     assert not found.problem
-    assert {role.name: role.desired for role in found.roles} == {"learner": 1, "collector": 3}
+    assert {role.name: role.desired for role in found.needs.roles} == {"learner": 1, "collector": 3}
     assert keys.PARAM_REPLICAS in found.complaint
 
 
@@ -280,5 +281,5 @@ def test_a_job_of_an_invalid_name_is_held_after_an_equal_one_was_read(name: str)
     valid, edited = head(submitted("other")), head(submitted("other"))
     annotations = edited["metadata"]["annotations"]
     annotations[keys.DIJOB] = annotations[keys.DIJOB].replace('"name":"other"', f'"name":"{name}"')
-    assert not read_workflow(from_metadata(valid)).problem
-    assert "(metadata.name)" in read_workflow(from_metadata(edited)).problem
+    assert not planning_record_of(from_metadata(valid)).problem
+    assert "(metadata.name)" in planning_record_of(from_metadata(edited)).problem

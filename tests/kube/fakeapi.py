@@ -20,8 +20,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import urllib3
 
+from diflow.common.clock import Clock
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import Kind
+from diflow.kube.refusals import Target
 
 Json = dict[str, Any]
 
@@ -134,13 +136,9 @@ class FakeApi:
 
     def cluster(self, **options: Any) -> Cluster:
         """A client of this server that does not wait between retries."""
-        given = {"sleep": lambda _: None, "jitter": lambda low, _: low, "read_seconds": 2.0, "connect_seconds": 1.0}
-        return Cluster(
-            server=self.url,
-            transport=urllib3.PoolManager(maxsize=8),
-            source="/home/me/kubeconfig",
-            **{**given, **options},
-        )
+        clock = Clock(sleep=lambda _: None, jitter=lambda low, _: low)
+        given = {"clock": clock, "read_seconds": 2.0, "connect_seconds": 1.0, **options}
+        return Cluster(Target(self.url, "/home/me/kubeconfig"), transport=urllib3.PoolManager(maxsize=8), **given)
 
     # --- how it answers -------------------------------------------------------------------------------------------
 

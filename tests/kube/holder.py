@@ -15,14 +15,13 @@ import urllib3
 from diflow.common.errors import ConflictError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
-from diflow.kube.leader_election import Elector
+from diflow.kube.leader_election import Elector, Times
+from diflow.kube.refusals import Target
 
 
 def main(url: str) -> int:
-    cluster = Cluster(server=url, transport=urllib3.PoolManager(maxsize=4), read_seconds=100)
-    elector = Elector(
-        cluster, name="diflow-allocator", namespace="default", identity="holder", lease_seconds=8, renew_seconds=0.5
-    )
+    cluster = Cluster(Target(url), transport=urllib3.PoolManager(maxsize=4), read_seconds=100)
+    elector = Elector(cluster, name="diflow-allocator", namespace="default", identity="holder", times=Times(8, 0.5))
     elector.acquire(threading.Event())
     while True:
         pod = cluster.get(POD, "a")

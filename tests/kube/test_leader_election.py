@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 
 import diflow
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD
-from diflow.kube.leader_election import WRITES_AS, Elector, boottime
+from diflow.kube.leader_election import WRITES_AS, Elector, Times, boottime
+from diflow.kube.refusals import Target
 from tests.allocator.faults import Refusing, Time, eventually
 from tests.kube.fakeapi import Answer, FakeApi, Request, serving, status
 
@@ -44,8 +46,10 @@ def lease(api: FakeApi) -> dict[str, Any]:
 
 
 def elector(api: FakeApi, identity: str, clock: Time, **options: Any) -> Elector:
-    given: dict[str, Any] = {"cluster": api.cluster(), "name": NAME, "namespace": "default", "clock": clock.now}
-    given |= options
+    given: dict[str, Any] = {"cluster": api.cluster(), "name": NAME, "namespace": "default"}
+    times = {name: options.pop(name) for name in list(options) if name.endswith("_seconds")}
+    parts = {name: options.pop(name) for name in ("wall", "jitter") if name in options}
+    given |= {"clock": Clock(monotonic=clock.now, **parts), "times": Times(**times), **options}
     return patient(Elector(given.pop("cluster"), identity=identity, **given))
 
 
@@ -275,7 +279,7 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again_until_the_deadline(api: 
 
 def test_a_server_that_is_away_is_a_failed_renewal(api: FakeApi) -> None:
     clock, away = Time(), [False]
-    found = leading(api, "a", clock, cluster=Cluster(server=api.url, transport=Refusing(lambda: away[0])))
+    found = leading(api, "a", clock, cluster=Cluster(Target(api.url), transport=Refusing(lambda: away[0])))
     away[0] = True
     clock.move(3)
     assert not found.renew()
@@ -370,7 +374,7 @@ def test_what_others_write_on_the_lease_stays_and_is_seen(api: FakeApi) -> None:
 def test_a_request_may_take_less_than_half_the_deadline(api: FakeApi) -> None:
     for wrong in ({"renew_seconds": 10}, {"lease_seconds": 4}, {"request_seconds": 5}, {"deadline_seconds": 15}):
         with pytest.raises(ValueError, match="an elector needs renew_seconds < deadline_seconds < lease_seconds"):
-            Elector(api.cluster(), name=NAME, namespace="default", identity="a", **wrong)  # type: ignore[arg-type]
+            Times(**wrong)
     with pytest.raises(ValueError, match="identity"):
         Elector(api.cluster(), name=NAME, namespace="default", identity="")
 
@@ -545,8 +549,10 @@ class Simulation:
                     name=NAME,
                     namespace="default",
                     identity=f"e{i}",
-                    clock=self._clock(rate, self.chance.uniform(0, 1e6)),
-                    wall=lambda: self.chance.choice([0.0, 1e9, 4e9]) + self.now,
+                    clock=Clock(
+                        monotonic=self._clock(rate, self.chance.uniform(0, 1e6)),
+                        wall=lambda: self.chance.choice([0.0, 1e9, 4e9]) + self.now,
+                    ),
                 )
             )
             for i, rate in enumerate(rates)
@@ -698,7 +704,7 @@ def test_a_stopped_process_that_goes_on_gets_no_write_accepted(api: FakeApi) -> 
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.kube.holder", api.url], cwd=root, env={**os.environ, "PYTHONPATH": root}
     )
-    second = Elector(api.cluster(), name=NAME, namespace="default", identity="b", lease_seconds=8, renew_seconds=0.5)
+    second = Elector(api.cluster(), name=NAME, namespace="default", identity="b", times=Times(8, 0.5))
     try:
         assert caught.wait(60)
         process.send_signal(signal.SIGSTOP)

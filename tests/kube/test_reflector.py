@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from diflow.common.clock import Clock
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.kube.reflector import Reflector
+from diflow.kube.reflector import Pace, Reflector
+from diflow.kube.refusals import Target
 from tests.allocator.faults import Refusing, Time, client, eventually
 from tests.kube.fakeapi import CUT, Answer, FakeApi, Request, Rule, serving, status
 from tests.kube.in_a_pod import as_in_a_pod
@@ -37,7 +39,13 @@ class Seen:
         self.told: list[tuple[str, str]] = []
         self.changes: list[tuple[str, Json | None, Json | None]] = []
         self._started = False
-        given = {"clock": self.time.now, "sleep": self.time.sleep, "on_change": self._tell}
+        sleep = options.pop("sleep", self.time.sleep)
+        clock = Clock(
+            monotonic=self.time.now,
+            wait=lambda _, seconds: sleep(seconds),
+            jitter=options.pop("jitter", random.uniform),
+        )
+        given = {"clock": clock, "on_change": self._tell}
         self.reflector = Reflector(cluster, options.pop("kind", POD), **{**given, **options})
 
     def _tell(self, what: str, key: tuple[str, str], old: Json | None, new: Json | None) -> None:
@@ -100,7 +108,7 @@ def first_watch(answer: Callable[[], Answer]) -> Rule:
 def test_it_begins_with_all_that_is_there_and_follows_what_happens(api: FakeApi) -> None:
     for i in range(7):
         api.add(POD, pod(f"p{i}"))
-    with Seen(client(api), page=3).synced() as seen:
+    with Seen(client(api), pace=Pace(page=3)).synced() as seen:
         assert seen.names == {f"p{i}" for i in range(7)}
         assert [r.query.get("limit") for r in lists(api)] == ["3", "3", "3"]
         api.add(POD, pod("new"))
@@ -201,13 +209,12 @@ def test_a_forgotten_version_lists_again_and_tells_what_was_missed(api: FakeApi,
         return Answer(lines=[json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}})])
 
     api.rule(first_watch(answer))
-    seen = Seen(client(api))
 
     def sleep(seconds: float) -> None:
         synced.append(seen.reflector.synced)
         seen.time.sleep(seconds)
 
-    seen.reflector._sleep = sleep
+    seen = Seen(client(api), sleep=sleep)
     with seen.synced():
         eventually(lambda: "comes" in seen.names)
         eventually(lambda: seen.reflector.synced)
@@ -245,7 +252,7 @@ def test_a_silent_stream_is_given_up_and_taken_up_again(api: FakeApi) -> None:
 
     api.rule(rule)
     try:
-        with Seen(client(api), silence_seconds=0.5).synced():
+        with Seen(client(api), pace=Pace(silence_seconds=0.5)).synced():
             eventually(lambda: [w for w in watches(api) if w.query["resourceVersion"] == "150"])
             assert len(lists(api)) == 1
     finally:
@@ -355,7 +362,7 @@ def test_a_server_that_is_away_for_five_minutes_is_asked_a_few_dozen_times(api: 
     time = Time()
     away = [math.inf]
     transport = Refusing(lambda: away[0] <= time.now() < away[0] + 300)
-    cluster = Cluster(server=api.url, transport=transport, sleep=time.sleep)
+    cluster = Cluster(Target(api.url), transport=transport, clock=time.clock)
     api.rule(first_watch(lambda: (away.__setitem__(0, time.now()), Answer(lines=[]))[1]))
     told: list[str] = []
 
@@ -513,9 +520,9 @@ def in_a_pod(api: FakeApi, folder: Path) -> Cluster:
 
 
 def _plain(init: Callable[..., None], url: str) -> Callable[..., None]:
-    def plain(self: Cluster, *, server: str, **options: Any) -> None:
-        assert server.startswith("https://")
-        init(self, **{**options, "server": url, "sleep": lambda _: None})
+    def plain(self: Cluster, target: Target, **options: Any) -> None:
+        assert target.server.startswith("https://")
+        init(self, Target(url), **options, clock=Clock(sleep=lambda _: None))
 
     return plain
 
@@ -725,7 +732,7 @@ def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, s
     def trim(obj: Json) -> Json:
         return {"uid": obj["metadata"]["uid"], "x": obj["x"]}
 
-    seen = Seen(client(api), on_change=on_change, trim=trim, page=4, silence_seconds=60.0)
+    seen = Seen(client(api), on_change=on_change, trim=trim, pace=Pace(page=4, silence_seconds=60.0))
     with seen:
         # The number of streams and lists in these steps depends on the threads: continue until there were enough.
         for step in itertools.count():
@@ -779,7 +786,7 @@ def test_a_workflow_far_larger_than_what_is_kept_of_it_does_not_stay_in_memory(a
         api.add(WORKFLOW, {"metadata": {"name": f"w{i}"}, **big})
     tracemalloc.start()
     try:
-        with Seen(client(api), kind=WORKFLOW, page=5, trim=lambda o: {"n": o["metadata"]["name"]}) as seen:
+        with Seen(client(api), kind=WORKFLOW, pace=Pace(page=5), trim=lambda o: {"n": o["metadata"]["name"]}) as seen:
             seen.synced()
             api.events.clear()
             gc.collect()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from diflow.common.clock import Clock
 from diflow.common.errors import (
     ConflictError,
     DiflowError,
@@ -26,6 +27,7 @@ from diflow.common.errors import (
 from diflow.kube import pages
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CRD, POD, PRIORITY_CLASS, WORKFLOW
+from diflow.kube.refusals import Target
 from tests.kube.fakeapi import Answer, FakeApi, serving, status
 from tests.kube.in_a_pod import as_in_a_pod
 
@@ -224,7 +226,7 @@ def test_the_servers_wish_how_long_to_wait_is_granted(api: FakeApi) -> None:
     pauses: list[float] = []
     api.add(WORKFLOW, workflow("a"))
     api.fail(status(429, "slow down", Retry_After="7"))
-    api.cluster(sleep=pauses.append).get(WORKFLOW, "a")
+    api.cluster(clock=Clock(sleep=pauses.append, jitter=lambda low, _: low)).get(WORKFLOW, "a")
     assert pauses == [7.0]
     api.rule(lambda _: status(429, "slow down", Retry_After="7"))
     with pytest.raises(UnavailableError) as caught:
@@ -241,7 +243,7 @@ def test_pauses_between_tries_grow_and_are_spread_at_random(api: FakeApi) -> Non
 
     api.rule(lambda _: status(503, "busy"))
     with pytest.raises(UnavailableError):
-        api.cluster(jitter=jitter).get(WORKFLOW, "a")
+        api.cluster(clock=Clock(sleep=lambda _: None, jitter=jitter)).get(WORKFLOW, "a")
     assert asked == [(0.0, 1.0), (0.0, 2.0)]
 
 
@@ -266,7 +268,7 @@ def test_nobody_at_the_address_is_said_with_the_kubeconfig_that_names_it() -> No
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     cluster = Cluster(
-        server=f"https://127.0.0.1:{port}", transport=urllib3.PoolManager(), source="/k", sleep=lambda _: None
+        Target(f"https://127.0.0.1:{port}", "/k"), transport=urllib3.PoolManager(), clock=Clock(sleep=lambda _: None)
     )
     with pytest.raises(UnavailableError) as caught:
         cluster.version()
@@ -276,7 +278,7 @@ def test_nobody_at_the_address_is_said_with_the_kubeconfig_that_names_it() -> No
 
 
 def test_a_server_without_tls_where_it_is_expected_is_named(api: FakeApi) -> None:
-    cluster = Cluster(server=api.url.replace("http:", "https:"), transport=urllib3.PoolManager(), source="/k")
+    cluster = Cluster(Target(api.url.replace("http:", "https:"), "/k"), transport=urllib3.PoolManager())
     with pytest.raises(UnavailableError, match="no trusted connection"):
         cluster.version()
 

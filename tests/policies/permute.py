@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from diflow.allocator.model.plan import Plan
-from diflow.allocator.model.predicates import Requirement, Where
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.model.topology import Level
 from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, QueueView, RoleView, build
+from diflow.common.predicates import Requirement, Where
 
 
 def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:

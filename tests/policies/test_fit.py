@@ -201,7 +201,7 @@ def test_a_victim_comes_back_when_there_is_capacity_before_jobs_that_came_later(
 
 def test_a_victim_that_fits_elsewhere_moves_there_in_the_same_plan() -> None:
     """The new job must be on n1 (labels): the job there moves to n2."""
-    from diflow.allocator.model.predicates import Where
+    from diflow.common.predicates import Where
 
     cluster = [NodeView("n1", {"gpu": 4}, labels={"kind": "big"}), NodeView("n2", {"gpu": 4})]
     here = RoleView("w", {"gpu": 1}, 4, 4, where=Where(selector=(("kind", "big"),)))

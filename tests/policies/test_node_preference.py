@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from diflow.allocator.model.plan import Plan
-from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, NodeView, RoleView, build
 from diflow.allocator.policies.base import load_policy
@@ -17,7 +16,8 @@ from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.settings import NodeOrder, PolicySettings
 from diflow.allocator.run import journal
-from diflow.allocator.watch.records import MOST_PREFERRED, read_where, read_workflow
+from diflow.allocator.watch.records import MOST_PREFERRED, planning_record_of, read_where
+from diflow.common.predicates import NODE_NAME, Requirement, Where
 from diflow.workflows import render
 from tests.allocator.lab import job, task
 
@@ -170,7 +170,7 @@ def test_no_label_is_taken_for_the_name_of_a_node() -> None:
 
 def test_the_preference_is_read_from_the_template_of_a_job() -> None:
     body = _workflow(template(prefers(10, IN_SSD)))
-    (role,) = read_workflow(body).roles
+    (role,) = planning_record_of(body).needs.roles
     assert role.where.preferred == ((10, (Requirement("disk", "In", ("ssd",)),)),)
 
 
@@ -182,7 +182,7 @@ def test_the_job_names_what_is_no_list_of_terms(nonsense: Any) -> None:
     affinity = edited["spec"]["tasks"][0]["template"]["spec"]["affinity"]["nodeAffinity"]
     affinity["preferredDuringSchedulingIgnoredDuringExecution"] = nonsense
     annotations["diflow/dijob"] = json.dumps(edited)
-    assert "preferredDuringScheduling" in read_workflow(body).problem
+    assert "preferredDuringScheduling" in planning_record_of(body).problem
 
 
 def test_a_journal_of_an_earlier_version_is_read_without_preferences(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes, evictions
-from diflow.allocator.model.predicates import Requirement, Taint, Toleration, Where
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import PODS, JobView, NodeView, QueueView, RoleView, build
@@ -17,6 +16,7 @@ from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.policies.fair.shares import deserved, queue_demand, water_fill
 from diflow.allocator.policies.settings import NodeOrder, PolicySettings
 from diflow.allocator.reasons import reason_texts
+from diflow.common.predicates import Requirement, Taint, Toleration, Where
 from tests.policies.halfway import carry_out_first_step
 
 

@@ -11,7 +11,6 @@ import pytest
 from diflow.allocator.model.domains import MOST_TRIED
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import ADMIT, KEEP, WAIT, Plan, Why, make_plan
-from diflow.allocator.model.predicates import Where
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.topology import MOST_LEVELS, Level, domains, level_of, parse_levels
 from diflow.allocator.model.validate import faults
@@ -20,6 +19,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.waiting import Feasibility, reserve
 from diflow.allocator.reasons import reason_texts
 from diflow.common.errors import InvalidError
+from diflow.common.predicates import Where
 from tests.policies.generators import snapshots
 
 GPU = "nvidia.com/gpu"

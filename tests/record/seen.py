@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from diflow.record.status.status import JobStatus, derive
 
+_TEMPLATE = {"spec": {"containers": [{"name": "di-container", "image": "none"}]}}
 _START = datetime(2026, 1, 2, 3, 4, 0, tzinfo=UTC)
 
 
@@ -237,7 +238,9 @@ class SeenJob:
             "spec": {
                 "backoffLimit": self.backoff_limit,
                 "preemptible": self.preemptible,
-                "tasks": [{"type": "none", "name": t, "replicas": n} for t, n in self.tasks.items()],
+                "tasks": [
+                    {"type": "none", "name": t, "replicas": n, "template": _TEMPLATE} for t, n in self.tasks.items()
+                ],
             },
         }
         parameters = {

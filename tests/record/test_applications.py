@@ -15,6 +15,7 @@ from diflow.common.limits import (
     MOST_APPLICATIONS,
     MOST_APPLICATIONS_BYTES,
 )
+from diflow.record.job import record_of
 from diflow.record.namespace import applications
 from diflow.record.namespace.applications import BINS, Application, Batches, Lesson, learned
 
@@ -135,21 +136,21 @@ def test_a_line_too_long_is_ignored() -> None:
     assert applications.parse(line) == {}
 
 
-def name(
-    annotations: dict[str, Any] | None = None, *, namespace: str = "ns", image: str = "r/rl:1", **given: Any
-) -> str:
-    return applications.name_of(
-        annotations or {}, namespace=namespace, image=image, command=given.get("command", ["python3"])
-    )
+def name(*, namespace: str = "ns", image: str = "r/rl:1", **given: Any) -> str:
+    return applications.name_of(namespace=namespace, image=image, command=given.get("command", ["python3"]))
+
+
+def named(value: Any) -> str:
+    return record_of({"metadata": {"annotations": {keys.APPLICATION: value}}}).texts.application
 
 
 def test_an_application_is_named_by_its_annotation() -> None:
-    assert name({keys.APPLICATION: "vision/resnet50"}) == "vision/resnet50"
+    assert named("vision/resnet50") == "vision/resnet50"
 
 
 @pytest.mark.parametrize("wrong", ["", " a", "a/", "-a", "ä", "a" * 101, "a\nb", 5, None])
 def test_a_name_that_is_none_is_ignored(wrong: Any) -> None:
-    assert name({keys.APPLICATION: wrong}) == name()
+    assert named(wrong) == ""
 
 
 def test_by_default_an_application_is_an_image_without_its_tag_a_command_and_a_namespace() -> None:

@@ -12,7 +12,7 @@ from diflow.common.errors import InvalidError
 from diflow.common.jsontext import canonical_json
 from diflow.dijob.model import DIJob, read_annotation
 from diflow.dijob.stored import read_job
-from diflow.record.parameters import JobState
+from diflow.record.job import JobRecord, record_of
 from diflow.record.waiting import from_metadata
 from tests.builders import job
 
@@ -56,14 +56,14 @@ def test_an_error_has_the_jobs_own_name() -> None:
 
 
 def test_the_states_of_two_jobs_are_their_own() -> None:
-    def state(name: str, **annotations: str) -> JobState:
+    def state(name: str, **annotations: str) -> JobRecord:
         head = {"metadata": {"name": name, "annotations": {keys.DIJOB: written(name=name), **annotations}}}
-        return JobState.parse(from_metadata(head))
+        return record_of(from_metadata(head))
 
     first, second = state("one"), state("two", **{keys.REQUESTED: "{}"})
     assert not first.problem
     assert not second.problem
     assert first.live.granted == second.live.granted
-    assert (first.workflow, second.workflow) == ("one", "two")
-    replicas = [dict(found.parameters)[keys.PARAM_REPLICAS] for found in (first, second)]
+    assert (first.identity.name, second.identity.name) == ("one", "two")
+    replicas = [dict(found.texts.parameters)[keys.PARAM_REPLICAS] for found in (first, second)]
     assert replicas[0] != replicas[1] == "{}"

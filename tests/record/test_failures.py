@@ -20,7 +20,7 @@ from diflow.dijob.stored import ACTIONS, DISRUPTION, OPERATORS, FailurePolicy, F
 from diflow.dijob.stored import failure_policy as parse
 from diflow.record.argo.failures import ALWAYS, Rules, reason_of, rules_of
 from diflow.record.argo.nodes import nodes
-from diflow.record.parameters import JobState
+from diflow.record.job import JobRecord, record_of
 from diflow.workflows import expressions as expr
 from diflow.workflows import render
 from tests.builders import job, task
@@ -358,7 +358,7 @@ def test_the_memory_of_a_container() -> None:
 # --- texts that users can edit ----------------------------------------------------------------------------------------
 
 
-def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobState:
+def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobRecord:
     amounts = {"resources": {"requests": {"memory": "2Gi"}}}
     body = render(job(task(container=amounts), name="job", failure_policy={}, scheduling="gang"))
     for item in body["spec"]["arguments"]["parameters"]:
@@ -368,7 +368,7 @@ def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobState:
         given = json.loads(body["metadata"]["annotations"]["diflow/dijob"])
         given["spec"]["failurePolicy"] = policy
         body["metadata"]["annotations"]["diflow/dijob"] = json.dumps(given)
-    return JobState.parse(body)
+    return record_of(body)
 
 
 def test_the_rules_of_a_job_are_read_from_its_workflow() -> None:
@@ -377,7 +377,7 @@ def test_the_rules_of_a_job_are_read_from_its_workflow() -> None:
     assert (made.live.memory, made.problem) == ({"learner": 2048}, "")
     assert made.rules("learner").judge(main(247)).action == "MoreMemory"
     assert made.rules("other").judge(main(247)).action == "Count"
-    assert JobState.parse(render(job(task()))).rules("learner") is ALWAYS
+    assert record_of(render(job(task()))).rules("learner") is ALWAYS
 
 
 @pytest.mark.parametrize(

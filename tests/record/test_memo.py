@@ -48,7 +48,7 @@ def test_a_workflow_that_is_edited_again_and_again_fills_no_memory(
     try:
         for number in range(edits):
             edit(body, number)
-            records.read_workflow(body)
+            records.planning_record_of(body)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

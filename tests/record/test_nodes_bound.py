@@ -27,10 +27,10 @@ def test_more_nodes_than_argo_can_pack_are_none(put: object) -> None:
     assert callable(put)
     put(body, {f"{i}": {"name": f"one.round(0:1)(0).worker({i}:{i})"} for i in range(25_001)})
     assert nodes(body) == ((), False)
-    assert records.read_workflow(body).tree.members == {}
+    assert records.planning_record_of(body).argo.tree.members == {}
 
 
 def test_as_many_nodes_as_argo_can_pack_are_read() -> None:
     body = workflow()
     packed(body, {f"{i}": {"name": f"one.round(0:1)(0).worker({i}:{i})"} for i in range(25_000)})
-    assert len(records.read_workflow(body).tree.members) == 25_000
+    assert len(records.planning_record_of(body).argo.tree.members) == 25_000

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from diflow.allocator.watch.records import JobRead
-from diflow.allocator.watch.records import read_workflow as allocators
+from diflow.allocator.watch.records import planning_record_of as allocators
 from diflow.common import keys
 from diflow.common.errors import DiflowError, InvalidError
-from diflow.jobs.scale_requests import current_requests
+from diflow.common.words import shortened
+from diflow.jobs.scale_requests import check_scalable
 from diflow.record import chain
-from diflow.record.parameters import LONGEST_PROFILINGS, JobState
+from diflow.record.job import JobRecord, record_of
+from diflow.record.parameters import LONGEST_PROFILINGS
 from diflow.record.status.status import derive, derive_ended
 from diflow.server.api.reading import read_workflow as servers
 from diflow.server.page.facts import trim_workflow as pages
@@ -29,7 +30,7 @@ EXAMPLES = int(os.environ.get("DIFLOW_FUZZ_EXAMPLES", "300"))
 @settings(max_examples=EXAMPLES)
 @given(workflows())
 def test_no_reader_raises_and_all_agree_whether_a_job_can_be_read(body: dict[str, Any]) -> None:
-    state = JobState.parse(body)
+    state = record_of(body)
     shown = derive(body)
     server = servers(body)
     page = pages(body)
@@ -39,28 +40,28 @@ def test_no_reader_raises_and_all_agree_whether_a_job_can_be_read(body: dict[str
     assert shown.to_dict()
     assert server.problem == state.problem
     if page is not None and state.problem:
-        assert page.problem == state.problem
-    if state.problem and not (state.has_ended or state.continued_in):
+        assert page.message == shortened(" ".join(shown.message.split()), 400)
+    if state.problem and not (state.has_ended or state.chain.continued_in):
         assert allocator.problem == state.problem
         assert state.problem in shown.message
         assert len(state.problem) < 500
         with pytest.raises(DiflowError):
-            current_requests(body)
+            check_scalable(state)
     elif not state.problem:
         check_that_all_see_the_same(body, state, allocator)
 
 
-def check_that_all_see_the_same(body: dict[str, Any], state: JobState, allocator: JobRead) -> None:
+def check_that_all_see_the_same(body: dict[str, Any], state: JobRecord, allocator: JobRecord) -> None:
     server, page, shown = servers(body), pages(body), derive(body)
     assert state.live.running("worker") == server.counts["worker"]
     assert 1 <= state.live.granted[state.live.current]["worker"] <= 2000
-    if page is not None and not page.problem:
+    if page is not None and page.tasks:
         assert (page.restarts, page.reschedules) == (shown.restarts, shown.reschedules)
         assert page.tasks[0].granted in (0, state.live.running("worker"))
-    if not (state.has_ended or state.continued_in or allocator.problem):
+    if not (state.has_ended or state.chain.continued_in or allocator.problem):
         assert allocator.live.running("worker") == state.live.running("worker")
         assert (allocator.restarts, allocator.reschedules) == (shown.restarts, shown.reschedules)
-        assert (allocator.priority > 0) == (state.priority == "high")
+        assert allocator.terms.priority == state.terms.priority
     with contextlib.suppress(InvalidError):
         successor(body, name="one-s2", parameters={}, annotations={})
 
@@ -76,28 +77,28 @@ def edited(**parameters: Any) -> dict[str, Any]:
     "rounds", ['["²","1","2"]', f'["1","{"9" * 4400}"]', '["1","01"]', '["1", 2]', '["1"," 2"]', '["0"]']
 )
 def test_a_round_is_a_number_of_at_most_nine_ascii_digits(rounds: str) -> None:
-    state = JobState.parse(edited(rounds=rounds))
+    state = record_of(edited(rounds=rounds))
     assert "the parameter rounds is not what diflow wrote" in state.problem
 
 
 def test_more_rounds_than_a_workflow_can_have_are_unreadable() -> None:
     rounds = "[" + ",".join(f'"{i}"' for i in range(1, 20_000)) + "]"
-    assert "rounds" in JobState.parse(edited(rounds=rounds)).problem
+    assert "rounds" in record_of(edited(rounds=rounds)).problem
 
 
 @pytest.mark.parametrize(
     "granted", ['{"1":{"worker":2001}}', '{"1":{"worker":2,"other":1}}', '{"1":{"worker":2},"x":{}}', '{"1":' * 5000]
 )
 def test_what_is_granted_is_bounded_and_of_tasks_that_there_are(granted: str) -> None:
-    assert "granted" in JobState.parse(edited(granted=granted)).problem
+    assert "granted" in record_of(edited(granted=granted)).problem
 
 
 @pytest.mark.parametrize("moves", ["1" + "0" * 30, "-1", "1.5", "true", "1e30"])
 def test_an_allocation_with_moves_that_nobody_made_counts_as_none(moves: str) -> None:
     body = workflow()
     body["metadata"]["annotations"]["diflow/allocation"] = f'{{"round":"1","nodes":{{"worker":["a"]}},"moves":{moves}}}'
-    state = JobState.parse(body)
-    assert (state.problem, state.allocation) == ("", None)
+    state = record_of(body)
+    assert (state.problem, state.notes.allocation) == ("", None)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +116,14 @@ def test_a_replica_that_is_granted_and_released_does_not_run_for_any_reader() ->
     body["metadata"]["annotations"]["diflow/allocation"] = '{"round":"1","nodes":{"worker":["a","b","c"]}}'
     page = pages(body)
     assert page is not None
-    assert JobState.parse(body).live.running("worker") == 1
+    assert record_of(body).live.running("worker") == 1
     assert (servers(body).counts, allocators(body).live.running("worker")) == ({"worker": 1}, 1)
     assert (page.tasks[0].granted, derive(body).replicas) == (1, 1)
 
 
 def test_a_replica_that_is_released_before_the_tail_runs_for_every_reader() -> None:
     body = edited(granted='{"1":{"worker":3}}', released='["1/worker/0"]')
-    assert JobState.parse(body).live.running("worker") == 3
+    assert record_of(body).live.running("worker") == 3
     assert (servers(body).counts, allocators(body).live.running("worker")) == ({"worker": 3}, 3)
     assert derive(body).replicas == 3
 
@@ -165,9 +166,9 @@ def test_the_annotation_of_a_job_larger_than_any_is_unreadable_and_quick() -> No
     body["metadata"]["annotations"]["diflow/dijob"] = (
         f'{{"kind":"DIJob","metadata":{{"name":"t"}},"spec":{{"tasks":[{tasks}]}}}}'
     )
-    assert "it says 4,000 tasks, and a job may have 40" in JobState.parse(body).problem
+    assert "it says 4,000 tasks, and a job may have 40" in record_of(body).problem
     body["metadata"]["annotations"]["diflow/dijob"] = f'{{"spec":{{"tasks":[{{"name":"t"}}]}},"x":"{"x" * 200_000}"}}'
-    assert "larger than that of any job" in JobState.parse(body).problem
+    assert "larger than that of any job" in record_of(body).problem
 
 
 def test_texts_are_written_as_texts_and_other_parameters_go_along() -> None:
@@ -183,9 +184,9 @@ def test_texts_are_written_as_texts_and_other_parameters_go_along() -> None:
 
 def test_a_report_that_is_too_long_is_ignored() -> None:
     longest = '{"speed":1}'.ljust(LONGEST_PROFILINGS)
-    said = [JobState.parse(edited(profilings=text)) for text in (longest, f"{longest} ")]
+    said = [record_of(edited(profilings=text)) for text in (longest, f"{longest} ")]
     assert [state.problem for state in said] == ["", ""]
-    assert [state.profilings for state in said] == [longest, ""]
+    assert [state.texts.profilings for state in said] == [longest, ""]
     assert [bool(state.complaints) for state in said] == [False, True]
 
 
@@ -194,26 +195,27 @@ def test_parameters_larger_than_those_of_any_workflow_are_not_kept() -> None:
     body["spec"]["arguments"]["parameters"].append({"name": "mine", "value": "x" * 600_000})
     read = allocators(body)
     assert "its parameters have 600," in read.problem
-    assert read.parameters == ()
+    assert read.texts.parameters == ()
 
 
 def test_what_diflow_writes_into_pods_is_not_kept_of_the_pods_of_others() -> None:
-    from diflow.allocator.watch.records import read_pod
 
     text = {"diflow/nodes": "x" * 250_000, "diengine/rank": "y" * 250_000}
     pod = {"metadata": {"name": "p", "namespace": "ns", "annotations": text}, "spec": {}, "status": {}}
-    assert (read_pod(pod).nodes, read_pod(pod).rank) == ("", "")
+    from diflow.record.pod import pod_record_of
+
+    assert (pod_record_of(pod).nodes, pod_record_of(pod).rank) == ("", "")
 
 
 @pytest.mark.parametrize("of_job", [True, False])
 def test_the_containers_of_a_pod_are_kept_in_bounds(of_job: bool) -> None:
-    from diflow.allocator.watch.records import read_pod
+    from diflow.record.pod import pod_record_of
 
     node = {"workflows.argoproj.io/node-name": "j.round(0:1).w(0:0)(0).w(0)"}
     labels = {"workflows.argoproj.io/workflow": "j", keys.OPERATOR: "diflow"} if of_job else {}
     statuses = [{"name": f"c{index}", "image": "x" * 500_000} for index in range(1000)]
     status = {"containerStatuses": statuses}
     pod = {"metadata": {"name": "p", "namespace": "ns", "annotations": node, "labels": labels}, "status": status}
-    read = read_pod(pod).containers
+    read = pod_record_of(pod).containers
     assert len(read) == (256 if of_job else 0)
     assert all(len(name) + len(image) < 600 for name, image in read)

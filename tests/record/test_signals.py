@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diflow import DIJob, Task
-from diflow.allocator.watch.records import read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common.deadlines import Deadlines
 from diflow.common.limits import MOST_REPLICAS
 from diflow.dijob import stored
 from diflow.dijob.model import Health
 from diflow.record import signals, untrusted
-from diflow.record.parameters import LONGEST_PROFILINGS, JobState
+from diflow.record.job import record_of
+from diflow.record.parameters import LONGEST_PROFILINGS
 from diflow.record.signals import (
     BEAT_SECONDS,
     BREAK_SECONDS,
@@ -106,9 +107,9 @@ def test_the_server_reads_the_deadlines_that_the_allocator_judges_by(health: Hea
     made = render(DIJob(name="job", tasks=(Task(name="worker", template=template()),), health=health))
     given = (health.heartbeat_seconds, health.progress_seconds, health.first_progress_seconds)
     expected = Deadlines(*(seconds or math.inf for seconds in given))
-    judged = read_workflow(made).health
+    judged = planning_record_of(made).spec.health
     assert judged is not None
-    assert JobState.parse(made).spec.deadlines == judged.deadlines == expected
+    assert record_of(made).spec.deadlines == judged.deadlines == expected
     assert stored.Health().deadlines == Deadlines()
 
 

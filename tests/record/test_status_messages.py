@@ -243,11 +243,12 @@ def test_a_gang_that_waits_for_its_admission_says_what_for_and_not_that_it_is_su
     job.spec["suspend"] = True
     job.more["places"] = "{}"
     assert job.derive().phase == "Pending"
-    assert job.derive().message == "no replica has a node yet; waits to be admitted"
+    assert job.derive().message == "waits for the allocator (`diflow doctor` checks whether one runs)"
     job.decided("wait", "needs 2 GPUs more")
-    assert job.derive().message == "no replica has a node yet; needs 2 GPUs more"
+    assert job.derive().message == "needs 2 GPUs more"
     job.annotations["diflow/held"] = "true"
-    assert job.derive().message.startswith("suspended (`diflow resume job` resumes it); no replica has a node yet")
+    job.labels["diflow/scheduling"] = "gang"
+    assert job.derive().message == "suspended (`diflow resume job` resumes it)"
 
 
 def test_a_gang_that_was_resumed_and_suspended_again_is_suspended() -> None:

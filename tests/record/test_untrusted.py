@@ -106,6 +106,6 @@ def _longest_decoded(body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> i
 
     monkeypatch.setattr(untrusted, "_DECODER", Decoder())
     body["metadata"] |= {"namespace": "default", "uid": "u", "resourceVersion": "1"}
-    records.read_workflow(body)
+    records.planning_record_of(body)
     reading.read_workflow(body)
     return max(seen)

@@ -1,8 +1,8 @@
-"""`diflow top`, the status page and `diflow explain` show the same of a job: granted, speed, restarts, waiting.
+"""All that shows a job shows the same of it: its stage, its sentence, granted replicas, speed, restarts, waiting.
 
 Each has a reader of its own, which keeps what it needs. They are held together on 10,000 random Workflows, as jobs of
-all kinds leave them: rounds, grants, releases, allocations, reports, lost and failed pods, suspension, and now and then
-a text that nobody should have written.
+all kinds leave them: rounds, grants, releases, allocations, reports, lost and failed pods, suspension, stops and
+deletions, and now and then a text that nobody should have written. `test_divergence.py` has the sentences themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
+from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -20,8 +23,16 @@ from diflow.allocator.inspect.rows import JobRow, job_rows
 from diflow.allocator.run.control_channel import AllocatorStatus
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import assemble
-from diflow.allocator.watch.records import read_node, read_workflow
+from diflow.allocator.watch.records import planning_record_of
+from diflow.cli.views.description import description
+from diflow.cli.views.jobs_table import jobs_table
+from diflow.controller import statuses
+from diflow.jobs.lookup import Job
+from diflow.record.node import node_record_of
+from diflow.record.status.stage import Stage
 from diflow.record.status.status import JobStatus, derive
+from diflow.server.page import CacheSnapshot, Permissions
+from diflow.server.page.board import Query, board
 from diflow.server.page.facts import JobFacts, trim_workflow
 from diflow.workflows import render
 from tests.allocator.lab import job, task
@@ -40,17 +51,28 @@ MESSAGES = (
     "",
 )
 REPORTS = ('{"speed": 2.5}', '{"0": {"speed": 1.0}, "1": {"speed": 3.0}}', '{"speed": "fast"}', "{}", "", "[1]", "{")
+DECISIONS = {
+    "admit": "starts: it gets 4 of the 4 replicas it asks for",
+    "check": "its node check left out node a: product 0.9 s",
+    "keep": "keeps what it holds: no change is worth its cost",
+    "preempt": "gives way to ns/other, which has a higher priority",
+    "stop": "it was not admitted within 60 s of its submission",
+    "wait": "waits for capacity: its gang needs 4 replicas at once and 1 fits now",
+}
+IN_LIST = ("suspended", "held", "stopping", "deleting")
 
 
 @pytest.mark.slow
-def test_top_the_page_and_explain_show_the_same_of_ten_thousand_workflows() -> None:
+def test_all_views_show_the_same_of_ten_thousand_workflows() -> None:
     rng = random.Random(15)
+    stages: Counter[Stage] = Counter()
     wrong = [
         f"{body['metadata']['name']}: {what}"
         for bodies in _together(_workflows(rng, WORKFLOWS))
-        for body, what in _disagreements(bodies)
+        for body, what in _disagreements(bodies, stages)
     ]
     assert wrong == []
+    assert min(stages[stage] for stage in Stage) > WORKFLOWS / 200
 
 
 def _together(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], ...]]:
@@ -58,28 +80,56 @@ def _together(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any]
         yield batch
 
 
-def _disagreements(bodies: tuple[dict[str, Any], ...]) -> Iterator[tuple[dict[str, Any], str]]:
-    reads = {read.identity.name: read for read in map(read_workflow, bodies)}
-    nodes = [read_node(_node(name)) for name in NODES]
+def _disagreements(bodies: tuple[dict[str, Any], ...], stages: Counter[Stage]) -> Iterator[tuple[dict[str, Any], str]]:
+    reads = {read.identity.name: read for read in map(planning_record_of, bodies)}
+    nodes = [node_record_of(_node(name)) for name in NODES]
     state = assemble([read for read in reads.values() if not read.has_ended], nodes, [])
     seen = observer.see(state, AllocatorStatus("diflow-system"), AllocatorSettings(namespace="diflow-system"), now=NOW)
     rows = {row.name: row for row in job_rows(seen)}
     for body in bodies:
-        name = body["metadata"]["name"]
-        page, status = trim_workflow(body), derive(body)
+        row, page, status = rows.get(body["metadata"]["name"]), trim_workflow(body), derive(body)
         assert page is not None
-        if (page.restarts, page.reschedules) != (status.restarts or 0, status.reschedules or 0) and not page.problem:
-            yield body, f"the page counts {page.restarts} restarts, describe {status.restarts}"
-        if name in rows:
-            for what in _differ(rows[name], page, status):
-                yield body, what
+        assert status.stage is not None
+        stages[status.stage] += 1
+        if (row is None) != (status.stage in (Stage.ENDED, Stage.SUPERSEDED)):
+            yield body, f"describe says that it is {status.stage.value}, and top {'knows' if row else 'knows no'} job"
+        for what in (*_say(body, row, page, status), *(_differ(row, page, status) if row else ())):
+            yield body, what
+
+
+def _say(body: dict[str, Any], row: JobRow | None, page: JobFacts, status: JobStatus) -> Iterator[str]:
+    """Whether all say the same."""
+    one = Job(body, (), status)
+    (line,) = board(CacheSnapshot(jobs=[page]), Permissions(None), Query()).jobs
+    listed = re.split(r" {2,}", jobs_table([one], now=_now(), wide=True).splitlines()[1])
+    described = re.search("^Message: +(.*)$", description(one, [], [], now=_now()), re.MULTILINE)
+    assert described is not None
+    sentences = {
+        "describe": described[1],
+        "list": listed[-1],
+        "the page": line.said,
+        "DIJob": statuses.observed(status, requests=0, ttl_seconds=None)["message"],
+    }
+    words = {"describe": status.stage, "the page": page.stage}
+    if (word := listed[2].partition(",")[2].lower()) or (status.stage and status.stage.value in IN_LIST):
+        words["list"] = Stage(word) if word else None
+    if row is not None:
+        words["top"] = row.stage
+    if row is not None and row.stage is not Stage.ADMITTED:
+        # How far the pods of a suspended job are is in other columns.
+        begun = status.message.startswith(f"{row.why}; ") and row.granted > 0 and row.stage is Stage.SUSPENDED
+        sentences["top"] = status.message if begun else row.why
+    for found in (words, sentences):
+        if len(set(found.values())) != 1:
+            yield str(found)
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(NOW, UTC)
 
 
 def _differ(row: JobRow, page: JobFacts, status: JobStatus) -> Iterator[str]:
-    if row.state == "held":
-        if page.problem and row.why != page.problem:
-            yield f"top says {row.why!r}, the page {page.problem!r}"
-        return
+    """Whether all show the same numbers."""
     granted = sum(task.granted for task in page.tasks)
     if row.granted != granted:
         yield f"top shows {row.granted} granted, the page {granted}"
@@ -87,14 +137,17 @@ def _differ(row: JobRow, page: JobFacts, status: JobStatus) -> Iterator[str]:
         yield f"top shows {row.granted} granted, describe {status.replicas}"
     if row.speed != page.speed:
         yield f"top shows speed {row.speed}, the page {page.speed}"
+    if (page.restarts, page.reschedules) != (status.restarts, status.reschedules):
+        yield f"the page counts {page.restarts} restarts, describe {status.restarts}"
     if (row.low, row.high, row.desired) != tuple(
         sum(getattr(task, what) for task in page.tasks) for what in ("low", "high", "desired")
     ):
         yield f"top shows {row.low}..{row.high} and {row.desired} desired, the page {page.tasks}"
-    if row.is_waiting != page.waits:
-        yield f"top shows {row.state}, the page {'waits' if page.waits else page.phase}"
+    if row.is_waiting != page.is_queued:
+        yield f"top shows {row.state}, the page {page.stage}"
     headline = explain.headline(row)
-    said = f"has {row.granted} of" if row.granted else "waits for"
+    waits = {"waiting": "waits for", "held": "is held", "stopping": "is being stopped", "deleting": "is being deleted"}
+    said = f"has {row.granted} of" if row.granted else waits.get(row.state, f"is {row.state}")
     if said not in headline:
         yield f"explain says {headline!r}"
 
@@ -148,23 +201,39 @@ def _one(rng: random.Random, body: dict[str, Any], name: str) -> dict[str, Any]:
             {"round": at, "nodes": places if rng.random() < 0.9 else {}, "since": NOW - 60, "first": NOW - 90}
         )
     if rng.random() < 0.5:
-        metadata["annotations"]["diflow/decision"] = json.dumps(
-            {
-                "action": rng.choice(("admit", "keep", "wait")),
-                "why": "it waits for capacity",
-                "time": "2026-01-02T03:04:05Z",
-            }
-        )
+        action = rng.choice(tuple(DECISIONS))
+        said = {"action": action, "why": DECISIONS[action], "time": "2026-01-02T03:04:05Z"}
+        metadata["annotations"]["diflow/decision"] = json.dumps(said)
     if rng.random() < 0.1:
         metadata["annotations"]["diflow/restarts-before"] = str(rng.randrange(4))
-    if rng.random() < 0.1:
-        body["spec"]["suspend"] = True
-    if rng.random() < 0.05:
-        body["spec"]["shutdown"] = rng.choice(("Stop", "Terminate"))
+    _of_its_user(rng, body)
     body["status"] = {"phase": rng.choice(("Running", "Running", "Running", "Pending", "Succeeded", "Failed"))}
     body["status"]["startedAt"] = "2026-01-02T03:04:05Z"
     body["status"]["nodes"] = {node["id"]: node for node in _nodes(rng, name, rounds, granted)}
+    if rng.random() < 0.2:  # Argo has made nothing of it, or has not even looked
+        body["status"] = rng.choice(({}, {"phase": "Running", "startedAt": "2026-01-02T03:04:05Z"}))
     return body
+
+
+def _of_its_user(rng: random.Random, body: dict[str, Any]) -> None:
+    """What a user has done to a job: a gang is suspended from the beginning, until the allocator admits it."""
+    metadata, spec = body["metadata"], body["spec"]
+    if rng.random() < 0.7:
+        spec.pop("suspend", None)
+        next(item for item in spec["arguments"]["parameters"] if item["name"] == "places")["value"] = '{"until":0}'
+    if rng.random() < 0.2:
+        spec["suspend"] = True
+        metadata["annotations"]["diflow/held"] = "true"
+    if rng.random() < 0.1:
+        spec["shutdown"] = rng.choice(("Stop", "Terminate"))
+    if rng.random() < 0.05:
+        metadata["deletionTimestamp"] = "2026-01-02T03:06:05Z"
+        more = rng.choice(([], ["example.org/archive"], ["example.org/a", "example.org/b", 7]))
+        metadata["finalizers"] = [*more, *rng.choice((["foregroundDeletion"], []))]
+    if rng.random() < 0.03:
+        metadata["annotations"]["diflow/continued-in"] = f"{metadata['name']}-2"
+    if rng.random() < 0.02:
+        metadata["annotations"]["diflow/dijob"] = rng.choice(("[", "{}", "null"))
 
 
 def _nodes(

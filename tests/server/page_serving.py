@@ -15,6 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
+from diflow.common.clock import Clock
 from diflow.common.errors import UnavailableError
 from diflow.server.page import CacheSnapshot, Freshness, Permissions, Visitor, routes
 from tests.server.page_scene import NOW, scene
@@ -75,8 +76,7 @@ class Stage:
                 visitor_of=self.visitor,
                 state=lambda: self.cluster,
                 freshness=lambda: self.freshness,
-                now=lambda: self.now,
-                clock=self.clock,
+                clock=Clock(monotonic=self.clock, wall=lambda: self.now),
                 every_seconds=0.4,
             )
         )

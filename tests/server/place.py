@@ -8,6 +8,7 @@ import contextlib
 import copy
 import functools
 import json
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from starlette.applications import Starlette
 
 from diflow import DIJob
 from diflow.common import keys, names
+from diflow.common.clock import Clock
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record import chain
 from diflow.server.api.app import create_app
@@ -149,6 +151,7 @@ class Place:
     settings: ServerSettings = field(default_factory=lambda: ServerSettings(job_rate=1e6, job_burst=1e6))
     more: More | None = None
     time: Time = field(default_factory=Time)
+    jitter: Callable[[float, float], float] = random.uniform
 
     def __post_init__(self) -> None:
         json_patches(self.api)
@@ -158,9 +161,11 @@ class Place:
             self.cluster,
             stale_seconds=self.settings.stale_seconds,
             more=self.more,
-            clock=self.time.now,
-            sleep=lambda _: self.cache.workflows._stopping.wait(0.01),
-            jitter=lambda low, _: low,  # not `random`: Hypothesis controls it while it generates examples
+            clock=Clock(
+                monotonic=self.time.now,
+                wait=lambda stopping, _: stopping.wait(0.01),
+                jitter=lambda low, _: low,  # not `random`: Hypothesis controls it while it generates examples
+            ),
         )
         self.pauses: list[float] = []
         self.addresses = 0
@@ -269,8 +274,16 @@ class Place:
             self.pauses.append(seconds)
             self.time.move(seconds)
 
-        given: Json = {"clock": self.time.now, "wall": lambda: NOW + self.time.now(), "pause": pause}
-        return create_app(cluster=self.cluster, cache=self.cache, settings=self.settings, **{**given, **options})
+        def draw(low: float, high: float) -> float:
+            return self.jitter(low, high)
+
+        clock = Clock(
+            monotonic=self.time.now,
+            wall=lambda: NOW + self.time.now(),
+            pause=options.pop("pause", pause),
+            jitter=draw,
+        )
+        return create_app(cluster=self.cluster, cache=self.cache, settings=self.settings, clock=clock, **options)
 
     def client(self, *, host: str = "10.9.9.9", **options: Any) -> httpx.AsyncClient:
         """A client that calls from this address."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.watch.records import read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import quantities
 from diflow.dijob.model import Monitor, NodeCheck
 from diflow.version import __version__
@@ -113,7 +113,7 @@ def test_a_monitor_leaves_what_the_user_has_chosen() -> None:
 
 def test_the_allocator_counts_what_the_monitor_requests() -> None:
     given = job(monitor=Monitor(), node_check=NodeCheck(), scheduling="gang")
-    expected, alone = (read_workflow(render(one)).roles[0].request for one in (given, job()))
+    expected, alone = (planning_record_of(render(one)).needs.roles[0].request for one in (given, job()))
     assert (expected["cpu"], expected["memory"]) == (alone["cpu"] + 10, alone["memory"] + 64)
     spec = made(workflow(monitor=Monitor(), node_check=NodeCheck(), scheduling="gang"))["spec"]
     assert quantities.of_pod(spec) == expected

@@ -18,12 +18,20 @@ from diflow.common.errors import InvalidError
 from diflow.common.words import counted, named
 from diflow.jobs import lookup
 from diflow.record.exclusions import Exclusions
+from diflow.record.status.stage import Stage
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.lists import Lists
     from diflow.allocator.inspect.observer import Seen
     from diflow.kube.api import Cluster
 
+_WITHOUT_PLACES: Final = {
+    Stage.WAITING: "waits for",
+    Stage.SUSPENDED: "is suspended, and asks for",
+    Stage.HELD: "is held, and asks for",
+    Stage.STOPPING: "is being stopped, and asked for",
+    Stage.DELETING: "is being deleted, and asked for",
+}
 _NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
 
 
@@ -47,10 +55,11 @@ def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None
     seen = observer.look(cluster, read=[job.workflow], lists=lists)
     row = next((row for row in job_rows(seen) if row.key == where), None)
     if row is None:
-        yield f"{where} is not there any more"
+        goes_on = job.status.stage is Stage.SUPERSEDED
+        yield f"{where} {job.status.message if goes_on else 'is not there any more'}"
         return
     yield headline(row)
-    if row.granted and row.state == "starting":
+    if row.state == "starting":
         if job.status.phase != "Running":  # what its pods wait for, such as an image that cannot be pulled
             yield f"{job.status.phase}: {job.status.message}"
         yield "its places are those in its Workflow; only the allocator can verify their signature"
@@ -61,24 +70,25 @@ def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None
     if seen.state.queue_trouble:
         yield f"note: {seen.state.queue_trouble}"
     yield seen.allocator.text()
-    if row.state == "held":
-        yield f"it is held: {row.why}; until that is corrected, it keeps what it has, and nothing is decided about it"
+    if about := _about(row):
+        yield about
+    if row.stage in (Stage.HELD, Stage.STOPPING, Stage.DELETING):
         return
-    if seen.job(where).read.is_suspended and row.granted:
-        yield f"it is suspended: Argo starts no more of its pods until `diflow resume {row.name} -n {row.namespace}`"
-    if where not in seen.picture.snapshot.job_names:
-        yield _unplanned(row)
-        return
-    yield from _decision_now(seen, where, policy=policy)
+    if where in seen.picture.snapshot.job_names:
+        yield from _decision_now(seen, where, policy=policy)
+    elif row.stage is not Stage.SUSPENDED:
+        yield f"nothing is planned for it now{f': {row.why}' if row.why else ', as its replicas have finished'}"
 
 
-def _unplanned(row: JobRow) -> str:
-    """Why nothing is planned for a job that is not held."""
-    if row.state == "stopping":
-        return f"it is being stopped: {row.why}"
-    if row.state == "suspended":
-        return row.why
-    return f"nothing is planned for it now{f': {row.why}' if row.why else ', as its replicas have finished'}"
+def _about(row: JobRow) -> str:
+    """The sentence of a job that neither is admitted nor waits."""
+    if row.stage is Stage.HELD:
+        return f"it is {row.why}; until that is corrected, it keeps what it has, and nothing is decided about it"
+    if row.stage is Stage.SUSPENDED and row.granted:
+        return f"it is suspended: Argo starts no more of its pods until `diflow resume {row.name} -n {row.namespace}`"
+    if row.stage is Stage.SUSPENDED:
+        return f"it is {row.why}"
+    return f"it {row.why}" if row.stage in (Stage.STOPPING, Stage.DELETING) else ""
 
 
 def _could_start(plan: Plan, job: int) -> bool:
@@ -88,23 +98,25 @@ def _could_start(plan: Plan, job: int) -> bool:
 
 def headline(row: JobRow) -> str:
     """One line: what a job has of what it asks for, and of which kind it is."""
-    if row.state == "held" and not row.high:
+    if row.stage is Stage.HELD and not row.high:
         return f"{row.key} is held"  # its request could not be read
     asked = counted(row.range_text(), "replica")
-    has = f"has {row.granted} of {asked}" if row.granted else f"waits for {asked}"
+    has = f"has {row.granted} of {asked}" if row.granted else f"{_WITHOUT_PLACES[row.stage]} {asked}"
     runs = f" ({row.observed} run)" if row.granted and row.observed != row.granted else ""
     kind = "preemptible" if row.is_preemptible else "not preemptible"
     return f"{row.key} {has}{runs}; priority {row.priority}, queue {row.queue}, {kind}"
 
 
 def _last_decision(seen: Seen, row: JobRow) -> Iterator[str]:
-    said = seen.job(row.key).read.decision
+    said = seen.job(row.key).read.notes.decision
     if said:
-        when = age(str(said.get("time") or ""), now=datetime.fromtimestamp(seen.now, UTC))
-        words = reason_texts.sentence(str(said.get("action") or ""), str(said.get("why") or ""))
+        when = age(said.time, now=datetime.fromtimestamp(seen.now, UTC))
+        words = reason_texts.sentence(said.action, said.why)
         yield f"decided {when} ago: {words}"
     else:
         yield "nothing was decided about it yet"
+    if row.stage is Stage.WAITING and row.why != said.why:
+        yield f"it {row.why}"
 
 
 def _decision_now(seen: Seen, where: str, *, policy: str) -> Iterator[str]:

@@ -5,8 +5,7 @@ Nothing is written, and no daemon has to run.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,11 +25,14 @@ from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.missing_nodes import MissingNodes
 from diflow.allocator.watch.queues import QueueFile, read_file
-from diflow.allocator.watch.records import read_node, read_pod, read_workflow
+from diflow.allocator.watch.records import planning_record_of
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.jobs import waiting
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP
+from diflow.record.node import node_record_of
+from diflow.record.pod import pod_record_of
 from diflow.record.waiting import from_metadata
 
 
@@ -65,7 +67,7 @@ def look(
     namespace: str | None = None,
     read: Sequence[dict[str, Any]] = (),
     lists: Lists | None = None,
-    wall: Callable[[], float] = time.time,
+    clock: Clock = SYSTEM,
 ) -> Seen:
     """Read nodes, pods, jobs and queues. `namespace`: the allocator's, if known. `read`: Workflows that were just read,
     as the list has only the metadata of gangs that wait. `lists`: those that were begun before.
@@ -75,12 +77,12 @@ def look(
     lists = lists or begin(cluster)
     place = namespace or home(cluster)[0]
     settings = allocator_settings(namespace=place)
-    nodes = [read_node(node) for node in lists.nodes.result()]
-    pods = [read_pod(pod) for pod in lists.pods.result()]
+    nodes = [node_record_of(node) for node in lists.nodes.result()]
+    pods = [pod_record_of(pod) for pod in lists.pods.result()]
     jobs = waiting.each(
         cluster,
-        of_head=lambda head: read_workflow(from_metadata(head)),
-        of_workflow=read_workflow,
+        of_head=lambda head: planning_record_of(from_metadata(head)),
+        of_workflow=planning_record_of,
         labels=JOBS,
         everywhere=True,
         heads=lists.waiting.result(),
@@ -96,9 +98,9 @@ def look(
             trouble,
             rules=queues.rules,
         ),
-        read_status(cluster, namespace=namespace, now=wall()),
+        read_status(cluster, namespace=namespace, now=clock.wall()),
         settings,
-        now=wall(),
+        now=clock.wall(),
     )
 
 
@@ -146,10 +148,10 @@ def held(seen: Seen, shown: Picture) -> dict[str, str]:
 
 def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
     """The same moment with one more job: a Workflow as it would be submitted."""
-    read = read_workflow(workflow)
+    read = planning_record_of(workflow)
     if read.problem:
         raise InvalidError(read.problem)
-    read = replace(read, created_seconds=seen.now)
+    read = replace(read, argo=replace(read.argo, created_seconds=seen.now))
     state = replace(seen.state, jobs={**seen.state.jobs, read.key: Job(read, ())})
     return see(state, seen.allocator, seen.settings, now=seen.now)
 
@@ -186,17 +188,7 @@ def _picture(
     state: ClusterState, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
 ) -> Picture:
     capacity = FreeCapacity.of(state.nodes, state.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
-    return picture(
-        state.jobs.values(),
-        state.nodes,
-        state.pods,
-        state.queues,
-        capacity,
-        now=now,
-        pools=pools,
-        keep_cordoned=keep_cordoned,
-        rules=state.rules,
-    )
+    return picture(state, capacity, now=now, pools=pools, keep_cordoned=keep_cordoned)
 
 
 def _queues(cluster: Cluster, settings: AllocatorSettings) -> tuple[QueueFile, str]:

@@ -16,9 +16,12 @@ from diflow.allocator.model.ledger import ancestors
 from diflow.allocator.model.snapshot import UNLIMITED
 from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, usable_capacity
 from diflow.allocator.policies.waiting import start_order
-from diflow.allocator.reasons.reason_texts import STARTS
 from diflow.allocator.watch import reports
+from diflow.common import keys
 from diflow.common.words import counted, named
+from diflow.record.parameters import Decision
+from diflow.record.status.messages import queued
+from diflow.record.status.stage import Stage, is_planned, is_queued, stage_of
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
@@ -27,10 +30,8 @@ if TYPE_CHECKING:
 Amounts = dict[str, float]
 # The most jobs that a line names; it counts the others.
 _NAMED = 3
-# The reason of a job that has lost its place since its admission: the text of the admission does not apply any more.
-_WAITS = "waits for a new place"
-_TAKE_BACK = frozenset({"check", "restart"})
-"""Actions of decisions that take places back."""
+_ADMITTED = ("running", "starting")
+"""The words for an admitted job, by its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,9 @@ class JobRow:
     """A job. Replicas: `low` to `high` may run, `desired` are asked for, `granted` have a place, `observed` run now.
 
     `unplaced`: how many of the granted ones have lost their place and wait for another. `share`: its dominant share,
-    the largest fraction of any resource of the cluster that it holds. `speed`: in samples a second. `state`: running,
-    starting, waiting, held, suspended or stopping.
+    the largest fraction of any resource of the cluster that it holds. `speed`: in samples a second. `state`: the word
+    of its stage, but running or starting for an admitted one. `why`: of an admitted job why it has these replicas, as
+    the allocator said; of all others their sentence (`state.messages`).
     """
 
     name: str
@@ -104,12 +106,16 @@ class JobRow:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def stage(self) -> Stage:
+        return Stage.ADMITTED if self.state in _ADMITTED else Stage(self.state)
+
+    @property
     def is_waiting(self) -> bool:
-        return self.state in ("waiting", "held", "suspended") and not self.granted
+        return is_queued(self.stage, has_places=self.granted > 0)
 
     def incomplete_text(self) -> str:
         """One line for people on a job of which only some replicas have a place; "" for all others."""
-        if not self.granted or not self.unplaced or self.state not in ("running", "starting"):
+        if not self.granted or not self.unplaced or self.stage is not Stage.ADMITTED:
             return ""
         waits = "waits" if self.unplaced == 1 else "wait"
         return f"{self.key}: {self.unplaced} of {counted(self.granted, 'replica')} {waits} for a new place: {self.why}"
@@ -251,62 +257,67 @@ def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
 
 
 def _job(job: Job, share: float, left_out: str, is_open: Mapping[str, bool]) -> JobRow:
-    read = job.read
-    placed = bool(read.allocation and read.allocation.round == read.live.current and read.allocation.has_node)
-    granted = sum(read.live.running(role.name) for role in read.roles) if placed else 0
+    read, name = job.read, job.title.partition("/")[2]
+    places = read.has_places(read.argo.tree)
+    granted = sum(read.running.values()) if places else 0
     live = [pod for pod in job.pods if not pod.is_terminating]
     observed = sum(pod.phase == "Running" for pod in live)
-    done = sum(read.tree.finished(member) for _, _, member in job.members()) if granted else 0
+    done = sum(read.argo.tree.finished(member) for _, _, member in job.members()) if granted else 0
     unplaced = _unplaced(job, is_open) if granted else 0
-    said = read.decision if read.decision.get("action") != "keep" else {}
-    why, state = str(said.get("why") or ""), "running" if granted and observed + done >= granted else "starting"
-    if why.startswith(STARTS) and (state == "running" or unplaced):
-        why = ""
-    if unplaced:
-        state, why = "starting", why or "its first place was taken back"
-    if not granted:
-        state, why = "waiting", _why_it_waits(str(said.get("action") or ""), why)
-    if read.problem or left_out:
-        state, why = "held", read.problem or left_out
-    elif read.is_stopping:
-        state, why = "stopping", why or "it was stopped"
-    elif read.is_suspended and not granted:
-        state, why = "suspended", "it is suspended; diflow resume resumes it"
+    stage = stage_of(
+        is_gang=True,
+        has_places=granted > 0,
+        is_held=bool(read.problem or left_out),
+        is_suspended=read.wishes.is_suspended,
+        is_stopping=read.is_stopping,
+        is_being_deleted=read.argo.is_being_deleted,
+    )
+    if stage is Stage.ADMITTED:
+        runs = observed + done >= granted and not unplaced
+        state, why = _ADMITTED[not runs], _why_so_many(read.notes.decision, runs=runs, unplaced=unplaced)
+    else:
+        said, held, is_stuck = read.notes.decision, read.problem or left_out, read.argo.tree.is_stuck
+        state, why = stage.value, read.texts.ending or queued(stage, name, held=held, decision=said, is_stuck=is_stuck)
     return JobRow(
-        name=job.title.partition("/")[2],
+        name=name,
         namespace=read.identity.namespace,
-        queue=read.queue or "default",
-        priority="high" if read.priority > 0 else "normal",
-        is_preemptible=read.is_preemptible,
-        low=sum(role.low for role in read.roles),
-        high=sum(role.high for role in read.roles),
-        desired=sum(role.desired for role in read.roles),
+        queue=read.wishes.queue or "default",
+        priority="high" if read.terms.priority_number > 0 else "normal",
+        is_preemptible=read.terms.is_preemptible,
+        low=sum(role.low for role in read.needs.roles),
+        high=sum(role.high for role in read.needs.roles),
+        desired=sum(role.desired for role in read.needs.roles),
         granted=granted,
         observed=observed,
         pending=max(0, granted - observed - done),
         unplaced=unplaced,
         share=share,
-        speed=reports.speed(read.profilings) if read.profilings else None,
+        speed=reports.speed(read.texts.profilings) if read.texts.profilings else None,
         state=state,
         why=why,
-        decided=str(said.get("time") or ""),
+        decided=_decided(read.notes.decision).time if is_planned(stage, has_places=granted > 0) else "",
         created=job.created_seconds,
         nodes=_places(job),
     )
 
 
-def _why_it_waits(action: str, why: str) -> str:
-    """The reason of a job without a place, from the last decision."""
-    if why.startswith(STARTS):
-        return _WAITS
-    # What took the place back, such as a node check: no plan has looked for another one since.
-    return f"{_WAITS}: {why}" if action in _TAKE_BACK else why or "nothing is decided yet"
+def _decided(decision: Decision) -> Decision:
+    """The last decision; an empty one if that was to keep what there was."""
+    return decision if decision.action != "keep" else Decision()
+
+
+def _why_so_many(decision: Decision, *, runs: bool, unplaced: int) -> str:
+    """Why an admitted job has its replicas, from the last decision."""
+    why = _decided(decision).why
+    if why.startswith(keys.STARTS) and (runs or unplaced):
+        why = ""
+    return why or ("its first place was taken back" if unplaced else "")
 
 
 def _unplaced(job: Job, is_open: Mapping[str, bool]) -> int:
     """The replicas that should run and have no node in the job's allocation, or one that is closed and that their pods
     have left. `is_open`: whether a node takes new pods."""
-    at, tree = job.read.allocation, job.read.tree
+    at, tree = job.read.notes.allocation, job.read.argo.tree
     if at is None:
         return 0
     there = {(pod.member, pod.where) for pod in job.current_pods}

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen, ints
-from diflow.allocator.model.predicates import NODE_NAME, Taint, Where
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.model.topology import Level, domains, level_of, unknown_level
 from diflow.common import quantities
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_COUNT, MOST_MOVES, MOST_PORT_COLUMNS, MOST_RESOURCES
+from diflow.common.predicates import NODE_NAME, Taint, Where
 
 _EMPTY: Mapping[str, int] = MappingProxyType({})
 _NO_SPEEDS: Mapping[str, float] = MappingProxyType({})
@@ -126,7 +126,7 @@ class JobView:
 _Named = TypeVar("_Named", NodeView, QueueView, JobView)
 
 
-def build(
+def build(  # noqa: PLR0913 (a snapshot has these parts)
     nodes: Iterable[NodeView],
     jobs: Iterable[JobView],
     queues: Iterable[QueueView] = (),

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from diflow.allocator.model.plan import Plan, Why, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
+from diflow.common.clock import SYSTEM, Clock
 
 
 class Guard:
     """Calls a policy with a time limit. A call that exceeds it is abandoned, and no other call starts before it has
     returned, so there is at most one such thread."""
 
-    def __init__(self, name: str, *, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, name: str, *, limit_seconds: float, clock: Clock = SYSTEM) -> None:
         self._name, self._limit_seconds, self._clock = name, limit_seconds, clock
         self._left: threading.Thread | None = None
         self._since = 0.0
@@ -23,7 +23,7 @@ class Guard:
     @property
     def stuck_seconds(self) -> float:
         """Seconds since the start of an abandoned call that has not returned; 0 if there is none."""
-        return self._clock() - self._since if self._left is not None and self._left.is_alive() else 0.0
+        return self._clock.monotonic() - self._since if self._left is not None and self._left.is_alive() else 0.0
 
     def ask(self, call: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, str]:
         """(plan, ""), or (a plan without changes, what went wrong)."""
@@ -39,13 +39,13 @@ class Guard:
             except Exception as error:  # policies are plugins: nothing that they raise may stop the allocator
                 trouble.append(f"{type(error).__name__}: {error}")
 
-        began = self._clock()
+        began = self._clock.monotonic()
         worker = threading.Thread(target=run, name=f"policy-{name}", daemon=True)
         worker.start()
         worker.join(self._limit_seconds)
         if worker.is_alive():
             self._left, self._since = worker, began
-        if worker.is_alive() or self._clock() - began > self._limit_seconds:
+        if worker.is_alive() or self._clock.monotonic() - began > self._limit_seconds:
             words = f"policy {name} took longer than {self._limit_seconds:g} s; nothing is changed"
             return _nothing(snapshot, name), words
         if trouble:

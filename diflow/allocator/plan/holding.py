@@ -12,9 +12,10 @@ from diflow.allocator.plan.isolation import LeftOut
 from diflow.allocator.watch import reports
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import PodRead, Role
 from diflow.common.words import named
 from diflow.record.allocation import Allocation
+from diflow.record.job import Role
+from diflow.record.pod import PodRecord
 
 _NODES_NAMED = 3
 Places = dict[str, dict[int, str]]
@@ -143,21 +144,21 @@ class Lapsed:
 def stand(job: Job, capacity: FreeCapacity, *, keep_cordoned: bool = False) -> Standing:
     """What a job holds by its allocation, and whether it has lost its place."""
     read = job.read
-    at = read.allocation or allocation_of_pods(job)
+    at = read.notes.allocation or allocation_of_pods(job)
     if at is None or at.round != read.live.current or not at.is_placed:
         return Standing(job)
     held: Places = {}
     done: dict[str, frozenset[int]] = {}
-    for role in read.roles:
+    for role in read.needs.roles:
         running = read.live.running(role.name)
-        finished = frozenset(i for i in range(running) if read.tree.finished(read.live.key(role.name, i)))
+        finished = frozenset(i for i in range(running) if read.argo.tree.finished(read.live.key(role.name, i)))
         done[role.name] = finished
         held[role.name] = {
             i: node for i in range(running) if i not in finished and (node := at.node(role.name, i)) != ""
         }
     where = {node for places in held.values() for node in places.values()}
     lost = {node for node in where if capacity.is_lost(node)}
-    if not read.is_preemptible:
+    if not read.terms.is_preemptible:
         kept = {task: {i: node for i, node in places.items() if node not in lost} for task, places in held.items()}
         return Standing(job, kept, done)
     closed = {node for node in where if not capacity.is_open(node)}
@@ -176,7 +177,7 @@ def allocation_of_pods(job: Job) -> Allocation | None:
     where = {(p.place.task, p.place.index): p.where for p in job.current_pods if p.place and p.where}
     nodes = {
         role.name: tuple(where.get((role.name, i), "") for i in range(job.read.live.running(role.name)))
-        for role in job.read.roles
+        for role in job.read.needs.roles
     }
     return Allocation(job.read.live.current, nodes) if where else None
 
@@ -185,10 +186,10 @@ def is_planned(job: Job) -> bool:
     read = job.read
     if job.is_over:
         return False
-    if read.is_suspended and not (read.allocation and read.allocation.is_placed):
+    if read.wishes.is_suspended and not (read.notes.allocation and read.notes.allocation.is_placed):
         return False
     # If all replicas have finished, Argo is about to end the job.
-    return not all(read.tree.finished(member) for _, _, member in job.members())
+    return not all(read.argo.tree.finished(member) for _, _, member in job.members())
 
 
 def _is_cordoned(closed: set[str], capacity: FreeCapacity) -> bool:
@@ -210,7 +211,7 @@ def request_of(standing: Standing, role: Role) -> Mapping[str, int]:
     return role.request
 
 
-def _with_more(pod: PodRead, role: Role, memory: int) -> Mapping[str, int]:
+def _with_more(pod: PodRecord, role: Role, memory: int) -> Mapping[str, int]:
     """The request of the pod after this one, whose main container may have more `memory` (MiB)."""
     before = pod.request.get("memory", 0)
     next_ = max(role.request.get("memory", 0), before + memory - pod.memory if pod.memory else before)
@@ -221,9 +222,9 @@ def _view(standing: Standing) -> JobView:
     read = standing.job.read
     # The time since a job's last change delays further changes by the policy, but not a change that the user has asked
     # for since then.
-    at = read.allocation
+    at = read.notes.allocation
     roles = []
-    for role in read.roles:
+    for role in read.needs.roles:
         held, done = standing.places.get(role.name, {}), standing.done.get(role.name, frozenset())
         low, high = _bounds(standing, role, held=len(held), done=len(done))
         if high == 0:
@@ -246,17 +247,17 @@ def _view(standing: Standing) -> JobView:
     return JobView(
         name=standing.job.title,
         roles=tuple(roles),
-        queue=read.queue or DEFAULT_QUEUE,
-        priority=read.priority,
+        queue=read.wishes.queue or DEFAULT_QUEUE,
+        priority=read.terms.priority_number,
         # A new round would repeat the work of finished replicas.
-        preemptible=read.is_preemptible and not has_done and not standing.is_fixed,
+        preemptible=read.terms.is_preemptible and not has_done and not standing.is_fixed,
         created_seconds=standing.job.created_seconds,
         started_seconds=at.first if at and at.first else None,
         changed_seconds=at.since if at and at.since and at.asked in ("", read.limits) else None,
         restarts=at.moves if at else 0,
         placed=placed,
-        profile=reports.profile(read.profilings) if read.profilings not in ("", "{}") else None,
-        required=read.required,
+        profile=reports.profile(read.texts.profilings) if read.texts.profilings not in ("", "{}") else None,
+        required=read.spec.required,
     )
 
 
@@ -265,7 +266,7 @@ def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[in
     read = standing.job.read
     if standing.is_fixed or standing.is_barred:
         return held, held
-    if read.is_preemptible:
+    if read.terms.is_preemptible:
         # A new round would repeat the work of finished replicas.
         if any(standing.done.values()):
             return held, held

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from typing import Final
 
 from diflow.allocator.gpu_pools import Pools
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, build
+from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, build
 from diflow.allocator.plan.holding import (
     Lapsed,
     Places,
@@ -27,11 +27,14 @@ from diflow.allocator.plan.holding import (
 )
 from diflow.allocator.plan.isolation import MOST_CULPRITS, culprit
 from diflow.allocator.reconcile.pending import paused_until
+from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity, trouble
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.queue_access import NamespaceRule, refusal
-from diflow.allocator.watch.records import JobRead, NodeRead, PodRead
 from diflow.common import quantities
+from diflow.record.job import JobRecord
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord
 
 _NO_NODES: Set[str] = frozenset()
 
@@ -51,50 +54,57 @@ class Picture:
         return {standing.job.title: standing.excluded for standing in self.standings if standing.excluded}
 
 
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """What else a plan has to respect: what the caches do not show."""
+
+    fixed: Set[str] = frozenset()
+    """Jobs that cannot be written now; they keep what they hold and get nothing more."""
+    ending: Set[str] = frozenset()
+    """Jobs whose pods are being ended, and which have no place."""
+    avoid: Mapping[str, Set[str]] = field(default_factory=dict)
+    """By namespace, the open nodes that get no new pods of its jobs."""
+    lapsed: Lapsed = field(default_factory=Lapsed)
+    """Places that were not used in time."""
+
+
+FREE: Final = Restrictions()
+
+
 def picture(
-    jobs: Iterable[Job],
-    nodes: Mapping[str, NodeRead],
-    pods: Iterable[PodRead],
-    queues: Sequence[QueueView],
+    state: ClusterState,
     capacity: FreeCapacity,
     *,
     now: float,
     pools: Pools | None = None,
     keep_cordoned: bool = False,
-    fixed: Set[str] = frozenset(),
-    ending: Set[str] = frozenset(),
-    avoid: Mapping[str, Set[str]] = MappingProxyType({}),
+    restrictions: Restrictions = FREE,
     kept: Standings | None = None,
-    lapsed: Lapsed | None = None,
-    rules: Sequence[NamespaceRule] = (),
-    inherit: Callable[[JobRead, Profile | None], Profile | None] | None = None,
+    inherit: Callable[[JobRecord, Profile | None], Profile | None] | None = None,
 ) -> Picture:
-    """The cluster as the policy sees it. `pods`: all live ones, foreign ones too.
+    """The cluster as the policy sees it.
 
     `kept`: the standings of the last picture. `keep_cordoned`: leave jobs on cordoned nodes, as they could not be
-    placed elsewhere. `fixed`: jobs that cannot be written now; they keep what they hold and get nothing more. `ending`:
-    jobs whose pods are being ended, and which have no place. `avoid`: by namespace, the open nodes that get no new pods
-    of its jobs. `rules`: which namespaces may use which queues. `inherit`: adds to a job's profile what is known of its
-    application.
+    placed elsewhere. `inherit`: adds to a job's profile what is known of its application.
 
     A job with which this raises is left out: its pods count as foreign.
     """
-    jobs, pods, kept, pools = list(jobs), list(pods), kept or Standings(), pools or Pools()
-    lapsed = lapsed or Lapsed()
+    jobs, pods, kept, pools = list(state.jobs.values()), list(state.pods), kept or Standings(), pools or Pools()
+    ending, stuck = restrictions.ending, restrictions.lapsed.stuck
 
     def made(some: Sequence[Job]) -> Picture:
         found = kept.of(some, capacity, now=now, keep_cordoned=keep_cordoned)
-        standings = _applied(found, lapsed, fixed=fixed, ending=ending, avoid=avoid, now=now)
-        standings, views = _on_nodes(jobs, standings, nodes, pods, ending=ending, stuck=lapsed.stuck)
+        standings = _applied(found, restrictions, now)
+        standings, views = _on_nodes(jobs, standings, state.nodes, pods, ending=ending, stuck=stuck)
         snapshot = build(
             views,
             [_inheriting(standing, inherit) for standing in standings],
-            queues,
+            state.queues,
             now_seconds=now,
             ages=capacity.ages,
             pool_label=pools.label,
             pool_speed=pools.speed,
-            refused=_refused(standings, rules),
+            refused=_refused(standings, state.rules),
             levels=pools.levels,
         )
         return Picture(snapshot, tuple(standings))
@@ -128,9 +138,9 @@ def picture(
     raise error
 
 
-def _inheriting(standing: Standing, inherit: Callable[[JobRead, Profile | None], Profile | None] | None) -> JobView:
+def _inheriting(standing: Standing, inherit: Callable[[JobRecord, Profile | None], Profile | None] | None) -> JobView:
     view, read = standing.view, standing.job.read
-    if inherit is None or not read.application:
+    if inherit is None or not read.needs.application:
         return view
     profile = inherit(read, view.profile)
     return view if profile is view.profile else replace(view, profile=profile)
@@ -149,24 +159,18 @@ def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception |
     return None
 
 
-def _applied(
-    standings: list[Standing],
-    lapsed: Lapsed,
-    *,
-    fixed: Set[str],
-    ending: Set[str],
-    avoid: Mapping[str, Set[str]],
-    now: float,
-) -> list[Standing]:
+def _applied(standings: list[Standing], restrictions: Restrictions, now: float) -> list[Standing]:
     """The standings that are planned, with their restrictions, in the order of the snapshot."""
-    standings = [s for s in standings if s.job.key not in ending]
+    fixed, avoid = restrictions.fixed, restrictions.avoid
+    standings = [s for s in standings if s.job.key not in restrictions.ending]
     standings.sort(key=lambda s: s.job.title)
-    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
+    standings = [restrictions.lapsed.applied(s) for s in standings]
+    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in standings]
     standings = [_without_nodes(s, avoid.get(s.job.read.identity.namespace, _NO_NODES), now) for s in standings]
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 
 
-def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeRead]) -> Mapping[str, NodeRead]:
+def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeRecord]) -> Mapping[str, NodeRecord]:
     """The nodes with as much more memory as the pods there have less than their job's next ones.
 
     All replicas of a task have one request in a snapshot, that of the next pods. Running ones may have less: so what
@@ -175,7 +179,7 @@ def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeR
     more: dict[str, int] = {}
     for standing in standings:
         read = standing.job.read
-        raised = [role for role in read.roles if role.name in read.live.memory]
+        raised = [role for role in read.needs.roles if role.name in read.live.memory]
         counted_as = {role.name: request_of(standing, role).get("memory", 0) for role in raised}
         for pod in standing.job.current_pods if counted_as else ():
             if pod.place is None or pod.where not in nodes or pod.identity.uid not in standing.pods_in_place:
@@ -198,13 +202,13 @@ def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standin
     """The standing of a job without the nodes that it leaves out or avoids, and with its pause after pods that did not
     start. All of these expire without a change of the job."""
     read = standing.job.read
-    if not (avoided or read.excluded):
+    if not (avoided or read.notes.excluded):
         return standing
-    if found := read.excluded.at(now) | avoided:
+    if found := read.notes.excluded.at(now) | avoided:
         standing = replace(standing, excluded=found)
-    if now >= paused_until(read.excluded, now):
+    if now >= paused_until(read.notes.excluded, now):
         return standing
-    if not (standing.is_placed and read.is_preemptible):
+    if not (standing.is_placed and read.terms.is_preemptible):
         return replace(standing, is_barred=True)
     # It may shrink for others, and does not grow.
     held = {task: len(places) for task, places in standing.places.items()}
@@ -214,8 +218,8 @@ def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standin
 def _on_nodes(
     jobs: Sequence[Job],
     standings: list[Standing],
-    nodes: Mapping[str, NodeRead],
-    pods: Sequence[PodRead],
+    nodes: Mapping[str, NodeRecord],
+    pods: Sequence[PodRecord],
     *,
     ending: Set[str],
     stuck: Set[str],
@@ -229,7 +233,7 @@ def _on_nodes(
     ours = {standing.job.key for standing in standings}
     firm = set(stuck).union(*(standing.job.strays for standing in standings))
 
-    def leaves(pod: PodRead) -> bool:
+    def leaves(pod: PodRecord) -> bool:
         uid = pod.identity.uid
         return (pod.is_terminating or pod.job in ours or uid in left) and uid not in firm
 
@@ -268,7 +272,7 @@ def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> d
     out: dict[str, str] = {}
     for standing in standings:
         read = standing.job.read
-        key = read.identity.namespace, read.queue or DEFAULT_QUEUE, read.priority
+        key = read.identity.namespace, read.wishes.queue or DEFAULT_QUEUE, read.terms.priority_number
         if key not in asked:
             asked[key] = refusal(rules, namespace=key[0], queue=key[1], priority=key[2])
         if asked[key]:
@@ -288,7 +292,7 @@ def _in_place(standings: Iterable[Standing]) -> set[str]:
 
 
 def _withdraw_overcommitted(
-    standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]
+    standings: list[Standing], nodes: Mapping[str, NodeRecord], pods: list[PodRecord]
 ) -> list[Standing]:
     """Withdraw unused places on nodes that cannot hold them any more beside `pods`, which stay.
 
@@ -308,7 +312,9 @@ def _withdraw_overcommitted(
         _use(free, standing, _without(standing.places, less) if less else standing.places, -1)
     out = {s.job.key: s for s in standings}
     promised = (s for s in standings if unused.get(s.job.key))
-    for standing in sorted(promised, key=lambda s: (-s.job.read.priority, s.job.created_seconds, s.job.key)):
+    for standing in sorted(
+        promised, key=lambda s: (-s.job.read.terms.priority_number, s.job.created_seconds, s.job.key)
+    ):
         places = unused[standing.job.key]
         _use(free, standing, places, -1)
         where = {node for nodes in places.values() for node in nodes.values()}
@@ -325,7 +331,7 @@ def _withdraw_overcommitted(
 
 def _less(standing: Standing, places: Mapping[str, Mapping[int, str]], why: str) -> Standing:
     """The standing without these places; a preemptible job, which moves as a whole, loses all."""
-    if not standing.job.read.is_preemptible:
+    if not standing.job.read.terms.is_preemptible:
         kept = _without(standing.places, places)
         return replace(standing, places=kept, displaced="" if any(kept.values()) else why)
     if any(standing.done.values()):
@@ -343,7 +349,7 @@ def _without(places: Mapping[str, Mapping[int, str]], less: Mapping[str, Mapping
 def _use(
     free: dict[str, quantities.Amounts], standing: Standing, held: Mapping[str, Mapping[int, str]], sign: int
 ) -> None:
-    roles = {role.name: role for role in standing.job.read.roles}
+    roles = {role.name: role for role in standing.job.read.needs.roles}
     for task, places in held.items():
         counts = Counter(node for node in places.values() if node in free)
         request = request_of(standing, roles[task]) if counts else {}

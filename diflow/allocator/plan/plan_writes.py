@@ -17,12 +17,12 @@ from diflow.allocator.reconcile.admission import allocated
 from diflow.allocator.reconcile.rounds import decision_of, replacing_round
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import JobRead
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Note, Write
 from diflow.common.words import counted, quantity
 from diflow.record import untrusted
 from diflow.record.allocation import Allocation
+from diflow.record.job import JobRecord
 from diflow.record.patches import live
 
 # A decision's text changes with its numbers: the least time between two updates of the text.
@@ -56,7 +56,9 @@ def plan_writes(
         if is_kept and not standing.is_fixed and (write := _unplaced_text(standing, j, explainer, now)) is not None:
             use.append(write)
             continue
-        if standing.is_fixed or (is_kept and (standing.job.read.allocation is not None or not standing.is_placed)):
+        if standing.is_fixed or (
+            is_kept and (standing.job.read.notes.allocation is not None or not standing.is_placed)
+        ):
             continue  # nothing to write: most jobs in most plans
         roles = range(int(starts[j]), int(starts[j + 1]))
         target = {shown.snapshot.role_names[g]: counts.get(g, {}) for g in roles}
@@ -82,22 +84,22 @@ def _writes_of(
     action = Action(int(plan.action[j]))
     words = explainer.reason(j, excluded=standing.excluded)
     if action in (Action.WAIT, Action.PREEMPT):
-        words = "; ".join([words, *_more_memory(read), *filter(None, [read.excluded.text(now)])])
+        words = "; ".join([words, *_more_memory(read), *filter(None, [read.notes.excluded.text(now)])])
     decision = decision_of(action.name.lower(), words, now)
     if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
-        since = max(standing.job.created_seconds, read.allocation.since if read.allocation else 0.0)
+        since = max(standing.job.created_seconds, read.notes.allocation.since if read.notes.allocation else 0.0)
         if action is Action.WAIT and now - since > limit_seconds:
             decision = decision_of("late", f"has not been placed within {limit_seconds:g} s, and {words}", now)
         write = _text_write(read, decision, Why(int(plan.why[j])), now)
-        if read.allocation is None and standing.is_placed:
+        if read.notes.allocation is None and standing.is_placed:
             found = patches.change_job(read, allocation=allocation_of_pods(standing.job))
             return [], [replace(found, is_optional=True)]
         return [], [write] if write is not None else []
     if action in (Action.WAIT, Action.PREEMPT):
         return [_preempt(standing, decision, now)], []
-    if read.awaits_admission:
+    if read.argo.awaits_admission:
         return [], [_begin(standing, target, decision, now, capacity)]
-    if not read.is_preemptible:
+    if not read.terms.is_preemptible:
         return [], [_extend(standing, target, decision, now)]
     write = _move(standing, target, decision, now)
     frees = standing.is_placed and bool(_shrinks(standing, target))
@@ -107,11 +109,15 @@ def _writes_of(
 def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float) -> Write | None:
     """Update the text of a job that is not preemptible and keeps what it holds while its user asked for more: if some
     of its replicas have lost their nodes, the text of the plan that placed them is not true any more."""
-    read, last = standing.job.read, standing.job.read.decision
-    has_said = last.get("action") == "wait" and last.get("why", "").endswith(_UNPLACED)
-    if read.is_preemptible or read.allocation is None or not (has_said or last.get("action") in ("admit", "resize")):
+    read, last = standing.job.read, standing.job.read.notes.decision
+    has_said = last.action == "wait" and last.why.endswith(_UNPLACED)
+    if (
+        read.terms.is_preemptible
+        or read.notes.allocation is None
+        or not (has_said or last.action in ("admit", "resize"))
+    ):
         return None
-    total = sum(read.live.running(role.name) for role in read.roles)
+    total = sum(read.running.values())
     there = sum(map(len, standing.places.values())) + sum(map(len, standing.done.values()))
     if not standing.is_placed or there >= total:
         why = explainer.reason(j, excluded=standing.excluded)
@@ -121,12 +127,12 @@ def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float)
     return _text_write(read, decision_of("wait", why, now), Why.KEPT_NOT_PREEMPTIBLE, now)
 
 
-def _more_memory(read: JobRead) -> list[str]:
+def _more_memory(read: JobRecord) -> list[str]:
     """The tasks of which a replica ran out of memory, and what the next ones have."""
     return [
         f"each {role.name} has {quantity('memory', read.live.memory[role.name])} of memory instead of "
         f"{quantity('memory', role.asked_memory)}, since one ran out of it"
-        for role in read.roles
+        for role in read.needs.roles
         if 0 < role.asked_memory < read.live.memory.get(role.name, 0)
     ]
 
@@ -161,8 +167,8 @@ def _begin(
     capacity: FreeCapacity,
 ) -> Write:
     """Place a job of which nothing was created yet, and admit it if its places are free now."""
-    job, read, old = standing.job, standing.job.read, standing.job.read.allocation
-    counts = {role.name: sum(target.get(role.name, {}).values()) for role in read.roles}
+    job, read, old = standing.job, standing.job.read, standing.job.read.notes.allocation
+    counts = {role.name: sum(target.get(role.name, {}).values()) for role in read.needs.roles}
     nodes = {}
     for task, count in counts.items():
         places = _assign(standing.places.get(task, {}), target.get(task, {}), slots=range(count))
@@ -173,7 +179,7 @@ def _begin(
         now,
         old.first if old and old.first else now,
         0,
-        read.limits if read.is_preemptible else "",
+        read.limits if read.terms.is_preemptible else "",
     )
     parameters = live(granted={**read.live.granted, read.live.current: counts})
     note = _note(standing, counts, decision["why"])
@@ -192,14 +198,14 @@ def _move(
     """Give a preemptible job another allocation: in a new round, or in the current one if no pod of it was admitted."""
     job, read = standing.job, standing.job.read
     counts = {task: sum(nodes.values()) for task, nodes in target.items()}
-    old = read.allocation
+    old = read.notes.allocation
     nodes: dict[str, tuple[str, ...]] = {}
     for task, count in counts.items():
         before = {i: node for i, node in enumerate(old.nodes.get(task, ())) if node and i < count} if old else {}
         places = _assign(before, target[task], slots=range(count))
         nodes[task] = tuple(places[i] for i in range(count))
     note = _note(standing, counts, decision["why"])
-    running = {role.name: read.live.running(role.name) for role in read.roles}
+    running = read.running
     if running == counts and not job.has_started() and not any(p.is_stopping for p in job.current_pods):
         first = old.first if old and old.first else now
         at = Allocation(read.live.current, nodes, now, first, old.moves if old else 0, read.limits)
@@ -215,9 +221,9 @@ def _extend(
     read = standing.job.read
     granted = dict(read.live.counts)
     incarnations = dict(read.live.incarnations)
-    old = read.allocation if read.allocation and read.allocation.round == read.live.current else None
+    old = read.current_allocation
     nodes: dict[str, tuple[str, ...]] = {}
-    for role in read.roles:
+    for role in read.needs.roles:
         task = role.name
         done = standing.done.get(task, frozenset())
         running = read.live.running(task)
@@ -243,11 +249,11 @@ def _extend(
     )
 
 
-def _next_incarnation(read: JobRead, task: str, index: int, incarnations: dict[str, str]) -> None:
+def _next_incarnation(read: JobRecord, task: str, index: int, incarnations: dict[str, str]) -> None:
     """Give an index that was used before a new incarnation: Argo would reuse the result of a node of the same name."""
     key = f"{read.live.current}/{task}/{index}"
     number = 0
-    while f"{key}{f'.{number}' if number else ''}" in read.tree.members:
+    while f"{key}{f'.{number}' if number else ''}" in read.argo.tree.members:
         number += 1
     if number:
         incarnations[key] = f".{number}"
@@ -257,12 +263,12 @@ def _preempt(standing: Standing, decision: Mapping[str, str], now: float) -> Wri
     """Take a job's place: it waits for another one, with the pods of its smallest gang."""
     read, why = standing.job.read, decision["why"]
     lost = f"{standing.displaced}; " if standing.is_displaced else ""
-    if not read.is_preemptible or not standing.job.has_started():
-        old = read.allocation
+    if not read.terms.is_preemptible or not standing.job.has_started():
+        old = read.notes.allocation
         at = Allocation(read.live.current, {}, now, old.first if old else 0.0, old.moves if old else 0)
         note = Note("Waiting", f"waits for another place: {lost}{why}")
         return patches.change_job(read, allocation=at, decision=decision, note=note)
-    counts = {role.name: role.low for role in read.roles}
+    counts = read.needs.least
     note = Note("Preempted", f"stopped and waiting for its place: {lost}{why}")
     return replacing_round(standing.job, counts, {}, now=now, decision=decision, note=note)
 
@@ -270,16 +276,14 @@ def _preempt(standing: Standing, decision: Mapping[str, str], now: float) -> Wri
 def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int] | None) -> Write | None:
     """Withdraw the unused places of a job. `most`: the replicas by task with which a preemptible job is to wait. None
     if nothing has to be written."""
-    job, read, old = standing.job, standing.job.read, standing.job.read.allocation
+    job, read, old = standing.job, standing.job.read, standing.job.read.notes.allocation
     decision, note = decision_of("wait", why, now), Note("Waiting", why, is_warning=True)
-    if old is None or (read.is_preemptible and any(standing.done.values())):
+    if old is None or (read.terms.is_preemptible and any(standing.done.values())):
         return None
-    if read.is_preemptible and (most or job.has_started()):
-        return replacing_round(
-            job, most or {role.name: role.low for role in read.roles}, {}, now=now, decision=decision, note=note
-        )
+    if read.terms.is_preemptible and (most or job.has_started()):
+        return replacing_round(job, most or read.needs.least, {}, now=now, decision=decision, note=note)
     nodes = {}
-    if not read.is_preemptible and job.has_started() and not job.is_incomplete:
+    if not read.terms.is_preemptible and job.has_started() and not job.is_incomplete:
         unused = standing.unused
         nodes = {
             task: tuple("" if index in unused.get(task, {}) else node for index, node in enumerate(places))
@@ -289,13 +293,13 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
     return patches.change_job(read, allocation=at, decision=decision, note=note)
 
 
-def _text_write(read: JobRead, decision: Mapping[str, str], why: Why, now: float) -> Write | None:
+def _text_write(read: JobRecord, decision: Mapping[str, str], why: Why, now: float) -> Write | None:
     """Update the text of why a job waits or stays as it is, if it has changed."""
-    last, action = read.decision, decision["action"]
-    is_same = last.get("action") == action
-    if action == "keep" or (is_same and last.get("why") == decision["why"]):
+    last, action = read.notes.decision, decision["action"]
+    is_same = last.action == action
+    if action == "keep" or (is_same and last.why == decision["why"]):
         return None
-    if is_same and 0 <= now - untrusted.seconds(last.get("time")) < _REPEAT_SECONDS:
+    if is_same and 0 <= now - untrusted.seconds(last.time) < _REPEAT_SECONDS:
         return None
     note = None
     if not is_same:

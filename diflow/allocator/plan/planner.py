@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -16,7 +16,7 @@ from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.guard import Guard, has_raised
 from diflow.allocator.plan.holding import Lapsed, Standings
-from diflow.allocator.plan.inputs import Picture, left_in_place, picture
+from diflow.allocator.plan.inputs import Picture, Restrictions, left_in_place, picture
 from diflow.allocator.plan.isolation import MOST_CULPRITS, TooLongError, culprit
 from diflow.allocator.plan.plan_writes import plan_writes, withdraw
 from diflow.allocator.plan.sequence import Holdings, write_in_order
@@ -31,11 +31,12 @@ from diflow.allocator.reconcile.unbound_pods import AvoidedNodes
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import JobRead
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError, InvalidError
 from diflow.kube.leader_election import Elector
+from diflow.record.job import JobRecord
 
 # Texts of decisions that are written in a cycle. The API server takes about a hundred writes a second: with the texts
 # of thousands of new jobs, the next decisions would be late.
@@ -44,10 +45,22 @@ _MOST_TEXTS: Final = 200
 log = structlog.get_logger("diflow.allocator")
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a planner calls."""
+
+    record: Callable[[Snapshot, Plan], None]
+    """With each snapshot and plan."""
+    on_progress: Callable[[], None]
+    """When a step is done."""
+    on_due: Callable[[str], None]
+    """With a reason when another plan is due: writes were refused, or texts are left."""
+    inherit: Callable[[JobRecord, Profile | None], Profile | None]
+    """Adds to a job's profile what is known of its application."""
+
+
 class Planner:
-    """Makes one plan at a time. `record` gets each snapshot and plan, `on_progress` is called when a step is done,
-    `on_due` with a reason when another plan is due: writes were refused, or texts are left. `inherit` adds to a job's
-    profile what is known of its application."""
+    """Makes one plan at a time."""
 
     def __init__(
         self,
@@ -58,18 +71,13 @@ class Planner:
         view: ClusterView,
         *,
         avoided: AvoidedNodes,
-        record: Callable[[Snapshot, Plan], None],
-        on_progress: Callable[[], None],
-        on_due: Callable[[str], None],
-        clock: Callable[[], float],
-        wall: Callable[[], float],
-        inherit: Callable[[JobRead, Profile | None], Profile | None],
+        calls: Calls,
+        clock: Clock,
     ) -> None:
-        self.policy, self._inherit = policy, inherit
+        self.policy, self._calls = policy, calls
         self._settings, self._elector, self._executor = settings, elector, executor
         self._view, self._avoided = view, avoided
-        self._record, self._on_progress, self._on_due = record, on_progress, on_due
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
         self._standings = Standings()
         self.promises = Promises(settings.promise_seconds)
@@ -84,12 +92,12 @@ class Planner:
     @property
     def failing_seconds(self) -> float | None:
         """Seconds since the first of the last plans, all of which failed; None if the last one succeeded."""
-        return None if self._failing_since is None else self._clock() - self._failing_since
+        return None if self._failing_since is None else self._clock.monotonic() - self._failing_since
 
     @property
     def planned_ago(self) -> float:
         """Seconds since the beginning of the last plan of which all writes were made, infinite without one."""
-        return self._clock() - self._carried_out
+        return self._clock.monotonic() - self._carried_out
 
     @property
     def stuck_seconds(self) -> float:
@@ -100,7 +108,7 @@ class Planner:
         """Why jobs are left out of plans, by key."""
         return self._standings.left_out.texts()
 
-    def reports_another_speed(self, key: str, read: JobRead) -> bool:
+    def reports_another_speed(self, key: str, read: JobRecord) -> bool:
         """Whether the job's report differs from that of the last plan: many small changes add up to a large one."""
         return key in self._reports and is_news(self._reports[key], read, self._settings.speed_change)
 
@@ -109,7 +117,7 @@ class Planner:
 
         An error in planning changes nothing. Raises errors of the API server and LostLeadershipError.
         """
-        began, self._is_refused = self._clock(), False
+        began, self._is_refused = self._clock.monotonic(), False
         try:
             spent, changed = self._plan(state)
         except Exception as error:
@@ -123,14 +131,14 @@ class Planner:
             self._failing_since = None
             self._carried_out = self._carried_out if self._is_refused else began
         elif self._failing_since is None:
-            self._failing_since = self._clock()
+            self._failing_since = self._clock.monotonic()
         return spent, changed
 
     def _plan(self, state: ClusterState) -> tuple[float, bool]:
-        now = self._wall()
-        self._reports = {job.key: job.read.profilings for job in state.jobs.values()}
+        now = self._clock.wall()
+        self._reports = {job.key: job.read.texts.profilings for job in state.jobs.values()}
         state = self._withdraw_unused(state, now)
-        lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock())
+        lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock.monotonic())
         spent = 0.0
         at_fault: list[Job] = []
         for turn in range(MOST_CULPRITS + 1):
@@ -149,7 +157,7 @@ class Planner:
                 if worst is not None and turn < MOST_CULPRITS:
                     continue
                 self.last, self.last_trouble = (shown, plan), trouble
-                self._record(shown.snapshot, plan)
+                self._calls.record(shown.snapshot, plan)
                 self._report_failure(trouble)
                 return spent, False
             writes = self._writes_of(shown, plan, state, now)
@@ -158,7 +166,7 @@ class Planner:
         else:
             raise InvalidError("no plan can be written, whichever jobs are left out")
         self.last, self.last_trouble = (shown, plan), ""
-        self._record(shown.snapshot, plan)
+        self._calls.record(shown.snapshot, plan)
         log.info(
             "plan",
             policy=plan.policy,
@@ -205,10 +213,10 @@ class Planner:
                 jobs=sorted({w.job for w in done.refused})[:4],
                 waiting=len(done.waiting),
             )
-            self._on_due("conflict")
+            self._calls.on_due("conflict")
         self._executor.apply(texts[:_MOST_TEXTS], state.jobs)
         if texts[_MOST_TEXTS:]:
-            self._on_due("texts of decisions are left")
+            self._calls.on_due("texts of decisions are left")
         return bool(done.tried or texts)
 
     def _withdraw_unused(self, state: ClusterState, now: float) -> ClusterState:
@@ -216,7 +224,7 @@ class Planner:
         capacity = self._view.capacity(state)
         planned = self._standings.left_out.without([*state.jobs.values()], now=now)
         standings = self._standings.of(planned, capacity, now=now, keep_cordoned=False)
-        expired = self.promises.expire(standings, state.pods, capacity, now=self._clock())
+        expired = self.promises.expire(standings, state.pods, capacity, now=self._clock.monotonic())
         out = [withdraw(one.standing, one.why, now=now, most=one.most) for one in expired]
         writes = [write for write in out if write is not None and not self._executor.backoffs.is_active(write.job)]
         if not writes:
@@ -246,11 +254,11 @@ class Planner:
 
     def _culprit(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
         """(the job without which the policy does not fail, if there is one; whether the search ended in time)."""
-        ends = self._clock() + self._settings.policy_seconds
+        ends = self._clock.monotonic() + self._settings.policy_seconds
         kept = Standings()  # of its own, as the jobs that are not in a sample must not count as gone
 
         def fails(some: Sequence[Job]) -> bool:
-            if self._clock() > ends:
+            if self._clock.monotonic() > ends:
                 raise TooLongError
             part = replace(state, jobs={job.key: job for job in some})
             snapshot = self._picture(part, now, lapsed, kept=kept).snapshot
@@ -269,11 +277,11 @@ class Planner:
 
     def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
         """(plan, seconds, trouble)."""
-        began = self._clock()
-        self._on_progress()
+        began = self._clock.monotonic()
+        self._calls.on_progress()
         plan, trouble = self._guard.ask(partial(in_units, self.policy.optimize), snapshot)
-        self._on_progress()
-        return plan, self._clock() - began, trouble
+        self._calls.on_progress()
+        return plan, self._clock.monotonic() - began, trouble
 
     def _picture(
         self,
@@ -284,20 +292,19 @@ class Planner:
         keep_cordoned: bool = False,
         kept: Standings | None = None,
     ) -> Picture:
+        restrictions = Restrictions(
+            fixed=self._executor.backoffs.jobs(),
+            ending=self._executor.unwritable(state.jobs),
+            avoid=self._avoided.at(self._clock.monotonic()),
+            lapsed=lapsed,
+        )
         return picture(
-            state.jobs.values(),
-            state.nodes,
-            state.pods,
-            state.queues,
+            state,
             self._view.capacity(state),
             now=now,
             pools=self._settings.pools,
             keep_cordoned=keep_cordoned,
-            fixed=self._executor.backoffs.jobs(),
-            ending=self._executor.unwritable(state.jobs),
-            avoid=self._avoided.at(self._clock()),
+            restrictions=restrictions,
             kept=kept or self._standings,
-            lapsed=lapsed,
-            rules=state.rules,
-            inherit=self._inherit,
+            inherit=self._calls.inherit,
         )

@@ -16,9 +16,10 @@ from diflow.allocator.plan.holding import Lapsed, Standing, named_troubles
 from diflow.allocator.reconcile.admission import allocated, former_pods, needs
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import PodRead, Role
 from diflow.common.durations import backoff
 from diflow.common.words import counted, named
+from diflow.record.job import Role
+from diflow.record.pod import PodRecord
 
 # Back-off of a job whose place stayed unused for an unknown reason: (first, longest), doubled each time.
 _PAUSE_SECONDS: Final = (60.0, 1800.0)
@@ -82,7 +83,7 @@ class Promises:
         return min([self._next, *(bar.until for bar in self._bars.values() if not bar.needs_pods)])
 
     def expire(
-        self, standings: Iterable[Standing], pods: Sequence[PodRead], capacity: FreeCapacity, *, now: float
+        self, standings: Iterable[Standing], pods: Sequence[PodRecord], capacity: FreeCapacity, *, now: float
     ) -> list[Expired]:
         """The jobs that did not use their places in time (`now`: on the clock)."""
         standings = list(standings)
@@ -126,22 +127,26 @@ class Promises:
         return Lapsed(frozenset(self._bars), most, self._stuck, self._places)
 
     def _expired(
-        self, standing: Standing, pods: Sequence[PodRead], in_place: Set[str], capacity: FreeCapacity, now: float
+        self, standing: Standing, pods: Sequence[PodRecord], in_place: Set[str], capacity: FreeCapacity, now: float
     ) -> Expired:
         job, read = standing.job, standing.job.read
         uid = read.identity.uid
         tries = self._tries[uid] = self._tries.get(uid, 0) + 1
         seconds = f"within {self._seconds:g} s"
-        lacking = [] if read.awaits_admission else job.lacks()
-        former = former_pods(job, capacity) if read.is_preemptible else []
+        lacking = [] if read.argo.awaits_admission else job.lacks()
+        former = former_pods(job, capacity) if read.terms.is_preemptible else []
         until, most, needs_pods = now, None, bool(lacking or former)
         if lacking:
             most = _made(job)
             missing = counted(len(lacking), "pod was", plural="pods were")
             why = f"{missing} not created {seconds}: {named(lacking, _NAMED)}"
-            why += f" ({read.tree.says})" if read.tree.says else "; a ResourceQuota may be used up, or Argo is behind"
+            why += (
+                f" ({read.argo.tree.says})"
+                if read.argo.tree.says
+                else "; a ResourceQuota may be used up, or Argo is behind"
+            )
             if most is not None:
-                self._caps[job.key] = _Cap(uid, read.roles, now + backoff(_CAP_SECONDS, tries - 1), most)
+                self._caps[job.key] = _Cap(uid, read.needs.roles, now + backoff(_CAP_SECONDS, tries - 1), most)
         elif former:
             why = (
                 f"its replicas of the round before do not end {seconds}: {named([_at(pod) for pod in former], _NAMED)}"
@@ -154,14 +159,14 @@ class Promises:
             closed = named_troubles({node: capacity.trouble(node) for node in nodes})
             why = closed or f"no use was made of it {seconds}"
             until = now + backoff(_PAUSE_SECONDS, tries - 1)
-        self._bars[job.key] = _Bar(uid, read.roles, until, needs_pods)
+        self._bars[job.key] = _Bar(uid, read.needs.roles, until, needs_pods)
         return Expired(standing, f"its place was given back: {why}", most)
 
 
 def _is_of(what: _Bar | _Cap, job: Job) -> bool:
     """The same job, and it does not ask for less: asking for less lifts the restriction. Asking for more or for
     something else does not, or a job could get a new place with each change."""
-    return what.uid == job.read.identity.uid and not _asks_for_less(what.roles, job.read.roles)
+    return what.uid == job.read.identity.uid and not _asks_for_less(what.roles, job.read.needs.roles)
 
 
 def _asks_for_less(before: Sequence[Role], now: Sequence[Role]) -> bool:
@@ -183,7 +188,7 @@ def _is_within(role: Role, other: Role) -> bool:
 
 
 def _is_over(bar: _Bar, job: Job, capacity: FreeCapacity, now: float) -> bool:
-    if bar.needs_pods and (job.lacks() or (job.read.is_preemptible and former_pods(job, capacity))):
+    if bar.needs_pods and (job.lacks() or (job.read.terms.is_preemptible and former_pods(job, capacity))):
         return False
     return now >= bar.until
 
@@ -191,25 +196,27 @@ def _is_over(bar: _Bar, job: Job, capacity: FreeCapacity, now: float) -> bool:
 def _made(job: Job) -> dict[str, int] | None:
     """The number of pods of each task, if a preemptible job could run with these alone."""
     read = job.read
-    if not read.is_preemptible:
+    if not read.terms.is_preemptible:
         return None
     there: dict[str, int] = {}
     for pod in job.current_pods:
         if pod.place:
             there[pod.place.task] = there.get(pod.place.task, 0) + 1
-    most = {role.name: min(role.high, there.get(role.name, 0)) for role in read.roles}
-    granted = {role.name: read.live.running(role.name) for role in read.roles}
-    return most if most != granted and all(most[role.name] >= role.low for role in read.roles) else None
+    most = {role.name: min(role.high, there.get(role.name, 0)) for role in read.needs.roles}
+    granted = read.running
+    return most if most != granted and all(most[role.name] >= role.low for role in read.needs.roles) else None
 
 
-def _culprits(standing: Standing, pods: Sequence[PodRead], in_place: Set[str], capacity: FreeCapacity) -> list[PodRead]:
+def _culprits(
+    standing: Standing, pods: Sequence[PodRecord], in_place: Set[str], capacity: FreeCapacity
+) -> list[PodRecord]:
     """The pods that should leave the nodes on which the job's places do not fit yet."""
-    job, at = standing.job, standing.job.read.allocation
+    job, at = standing.job, standing.job.read.notes.allocation
     if at is None:
         return []
     unused = {(task, index) for task, places in standing.unused.items() for index in places}
     gated = [pod for pod in job.current_pods if pod.place and (pod.place.task, pod.place.index) in unused]
-    wanted = (allocated(job.read, at) if job.read.awaits_admission else needs(gated, at)) or {}
+    wanted = (allocated(job.read, at) if job.read.argo.awaits_admission else needs(gated, at)) or {}
     short = {node for node, need in wanted.items() if not capacity.fits({node: need})}
     return [
         pod
@@ -218,5 +225,5 @@ def _culprits(standing: Standing, pods: Sequence[PodRead], in_place: Set[str], c
     ]
 
 
-def _at(pod: PodRead) -> str:
+def _at(pod: PodRecord) -> str:
     return f"{pod.identity.key} on {pod.host or pod.where}"

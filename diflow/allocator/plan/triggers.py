@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from diflow.allocator.watch import reports
-from diflow.allocator.watch.records import JobRead, NodeRead, PodRead
 from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
+from diflow.record.job import JobRecord
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord
 
 
 def reason_to_plan(kind: Kind, key: str, old: Any, new: Any, *, fraction: float) -> str:
@@ -21,26 +23,31 @@ def reason_to_plan(kind: Kind, key: str, old: Any, new: Any, *, fraction: float)
     return "queues"
 
 
-def is_news(before: str, now: JobRead, fraction: float) -> bool:
+def is_news(before: str, now: JobRecord, fraction: float) -> bool:
     """Whether the job's report changes its speed since the report `before`."""
     try:
-        return reports.is_news(before, now.profilings, fraction=fraction)
+        return reports.is_news(before, now.texts.profilings, fraction=fraction)
     except Exception:  # problems.py reports one that cannot be read
         return False
 
 
-def _of_job(key: str, old: JobRead | None, new: JobRead | None, fraction: float) -> str:
+def _of_job(key: str, old: JobRecord | None, new: JobRecord | None, fraction: float) -> str:
     if old is None or new is None:
         return f"{key} {'came' if new is not None else 'is gone'}"
     if old.has_ended != new.has_ended or old.is_stopping != new.is_stopping:
         return f"{key} ended"
-    asked = (old.roles, old.required, old.queue, old.excluded) != (new.roles, new.required, new.queue, new.excluded)
-    if asked or old.is_suspended != new.is_suspended or bool(old.problem) != bool(new.problem):
+    asked = (old.needs.roles, old.spec.required, old.wishes.queue, old.notes.excluded) != (
+        new.needs.roles,
+        new.spec.required,
+        new.wishes.queue,
+        new.notes.excluded,
+    )
+    if asked or old.wishes.is_suspended != new.wishes.is_suspended or bool(old.problem) != bool(new.problem):
         return f"{key} asks for something else"
-    if is_news(old.profilings, new, fraction):
+    if is_news(old.texts.profilings, new, fraction):
         return f"{key} reports another speed"
-    if old.tree.members != new.tree.members and _finished(old.tree.members.values()) != _finished(
-        new.tree.members.values()
+    if old.argo.tree.members != new.argo.tree.members and _finished(old.argo.tree.members.values()) != _finished(
+        new.argo.tree.members.values()
     ):
         return f"a replica of {key} ended"
     return ""
@@ -50,7 +57,7 @@ def _finished(phases: Iterable[str]) -> int:
     return sum(phase == "Succeeded" for phase in phases)
 
 
-def _of_node(old: NodeRead | None, new: NodeRead | None) -> str:
+def _of_node(old: NodeRecord | None, new: NodeRecord | None) -> str:
     if old is None or new is None:
         return f"node {(new or old).name} {'came' if new is not None else 'is gone'}"  # type: ignore[union-attr]
     same = (
@@ -62,7 +69,7 @@ def _of_node(old: NodeRead | None, new: NodeRead | None) -> str:
     return "" if same else f"node {new.name} changed"
 
 
-def _of_pod(old: PodRead | None, new: PodRead | None) -> str:
+def _of_pod(old: PodRecord | None, new: PodRecord | None) -> str:
     """Capacity that a pod has freed, or that a foreign pod uses now."""
     if new is None:
         return f"pod {old.identity.name} is gone" if old is not None and old.where else ""

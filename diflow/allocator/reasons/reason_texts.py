@@ -16,13 +16,10 @@ from diflow.allocator.reasons.shortage import NODES_NAMED, Leftover, amount, amo
 from diflow.common import keys
 from diflow.common.words import counted, numbers, quantity
 
-STARTS = "starts: "
-"""The prefix of the text of an admission."""
-
 _TEXT: dict[Why, str] = {
     Why.KEPT: "keeps what it holds: no change is worth its cost",
     Why.KEPT_NOT_PREEMPTIBLE: "keeps what it holds: it is not preemptible, so it is never moved",
-    Why.FITS: STARTS + "it gets {0:g} of the {1:replica|} it asks for",
+    Why.FITS: keys.STARTS + "it gets {0:g} of the {1:replica|} it asks for",
     Why.DOES_NOT_FIT: "waits for capacity: its gang needs {0:replica|} at once and {1:fits|fit} now",
     Why.TOO_BIG: (
         "can never start here: its gang needs {0:replica|} and the whole cluster takes {1:g}; "

@@ -10,16 +10,17 @@ from collections.abc import Iterable, Sequence, Set
 
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import JobRead, PodRead
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Write
 from diflow.common import quantities
 from diflow.record.allocation import Allocation
+from diflow.record.job import JobRecord
+from diflow.record.pod import PodRecord
 
 Needs = dict[str, dict[str, int]]
 
 
-def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
+def needs(pods: Sequence[PodRecord], allocation: Allocation) -> Needs | None:
     """Node → resource → amount that these pods need, None if one of them has no node."""
     out: Needs = {}
     for pod in pods:
@@ -36,30 +37,29 @@ def start_left(job: Job, capacity: FreeCapacity) -> float:
     wait."""
     read = job.read
     # A user who suspends a job that waits wants it to wait.
-    if read.start_deadline_seconds is None or not read.awaits_admission or read.is_suspended or has_places(read):
+    if (
+        read.spec.start_deadline_seconds is None
+        or not read.argo.awaits_admission
+        or read.wishes.is_suspended
+        or read.placed
+    ):
         return math.inf
-    return read.start_deadline_seconds - capacity.age(job.created_seconds)
-
-
-def has_places(read: JobRead) -> bool:
-    at = read.allocation
-    return at is not None and at.round == read.live.current and at.is_placed
+    return read.spec.start_deadline_seconds - capacity.age(job.created_seconds)
 
 
 def admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
     """Remove the gates of pods whose place has enough free capacity now; those of a gang all at once."""
-    read = job.read
-    at = read.allocation
-    if at is None or at.round != read.live.current or not at.is_placed or read.is_suspended or not job.may_begin:
+    read, at = job.read, job.read.placed
+    if at is None or read.wishes.is_suspended or not job.may_begin:
         return []
     latest = job.latest_restart
     gated = [p for p in job.current_pods if p.is_gated and not p.is_terminating and p.place]
     gated = [p for p in gated if p.place and p.place.restart == latest and _is_known(read, p)]
-    if not gated or (read.is_preemptible and former_pods(job, capacity)):
+    if not gated or (read.terms.is_preemptible and former_pods(job, capacity)):
         return []
     if not job.has_started():
         present = {pod.member for pod in gated}
-        if not all(member in present or read.tree.finished(member) for _, _, member in job.members()):
+        if not all(member in present or read.argo.tree.finished(member) for _, _, member in job.members()):
             return []
         need = needs(gated, at)
         if need is None or not capacity.fits(need):
@@ -76,19 +76,19 @@ def admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
     return out
 
 
-def _is_known(read: JobRead, pod: PodRead) -> bool:
+def _is_known(read: JobRecord, pod: PodRecord) -> bool:
     """Whether the Workflow shows how the attempt before this pod ended, if that matters: by the failure policy it may
     lose its node."""
     assert pod.place is not None
-    if not read.has_policy or not (pod.place.counted or pod.place.uncounted):
+    if not read.spec.has_rules or not (pod.place.counted or pod.place.uncounted):
         return True
-    return read.tree.newest.get(pod.member, (0, 0, 0, 0)) >= pod.place.order
+    return read.argo.tree.newest.get(pod.member, (0, 0, 0, 0)) >= pod.place.order
 
 
 def first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
     """Let Argo create the pods of a job, on their nodes, as soon as these have enough free capacity."""
-    read, at = job.read, job.read.allocation
-    if at is None or not has_places(read) or not job.may_begin:
+    read, at = job.read, job.read.placed
+    if at is None or not job.may_begin:
         return []
     need = allocated(read, at)
     if need is None or not capacity.fits(need):
@@ -97,11 +97,11 @@ def first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]
     return [patches.change_job(read, **patches.admission(read, at, now=now))]
 
 
-def allocated(read: JobRead, at: Allocation, *, but: Set[str] = frozenset()) -> Needs | None:
+def allocated(read: JobRecord, at: Allocation, *, but: Set[str] = frozenset()) -> Needs | None:
     """Node → resource → amount that the replicas of this allocation need, without those of the members `but`; None if
     one of them has no node."""
     out: Needs = {}
-    requests = {role.name: role.request for role in read.roles}
+    requests = {role.name: role.request for role in read.needs.roles}
     for task, nodes in at.nodes.items():
         for index, node in enumerate(nodes):
             if task not in requests or read.live.key(task, index) in but:
@@ -114,10 +114,10 @@ def allocated(read: JobRead, at: Allocation, *, but: Set[str] = frozenset()) -> 
 
 def not_created(job: Job, now: float) -> Needs:
     """What the pods need that Argo has not created yet of a job that was admitted: they have no gates."""
-    read, at = job.read, job.read.allocation
-    if now >= read.places_until or at is None or at.round != read.live.current or not read.roles or job.latest_restart:
+    read, at = job.read, job.read.current_allocation
+    if at is None or now >= read.argo.places_until or not read.needs.roles or job.latest_restart:
         return {}
-    seen = {pod.member for pod in job.current_pods} | {m for m in read.tree.members if read.tree.is_done(m)}
+    seen = {pod.member for pod in job.current_pods} | {m for m in read.argo.tree.members if read.argo.tree.is_done(m)}
     return allocated(read, at, but=seen) or {}
 
 
@@ -128,7 +128,7 @@ def free_now(capacity: FreeCapacity, jobs: Iterable[Job], now: float) -> FreeCap
     return capacity
 
 
-def former_pods(job: Job, capacity: FreeCapacity) -> list[PodRead]:
+def former_pods(job: Job, capacity: FreeCapacity) -> list[PodRecord]:
     """Bound pods of earlier rounds, restarts and Workflows, and those that Argo has forgotten. While one exists, a
     preemptible job is not admitted."""
     current, latest = job.read.live.current, job.latest_restart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Final
 
 import structlog
@@ -22,6 +22,7 @@ from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Write
+from diflow.common.clock import Clock
 
 # A write changes the caches, which may lead to further writes at once: so many passes at most in a cycle.
 _PASSES: Final = 3
@@ -39,14 +40,13 @@ class Reconciler:
         view: ClusterView,
         settings: AllocatorSettings,
         *,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._executor, self._view = executor, view
         self._pace = Pace(settings.between_rounds_seconds)
         self._most_memory = settings.most_memory_mib
         self._pending_seconds = settings.pending_seconds
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._unchanged: dict[str, Job] = {}
         self._passed = -math.inf  # when the last pass was, in seconds since 1970
         self.unbound = UnboundPods(settings.bind_seconds)
@@ -65,7 +65,7 @@ class Reconciler:
 
     def _pass(self, state: ClusterState, planned_ago: float) -> bool:
         """Send the next writes of all jobs. Returns whether any succeeded."""
-        now, executor = self._wall(), self._executor
+        now, executor = self._clock.wall(), self._executor
         capacity = free_now(self._view.capacity(state), state.jobs.values(), now)
         overdue = self._overdue(state)
         unwritable = executor.unwritable(state.jobs)
@@ -96,7 +96,7 @@ class Reconciler:
                 executor.backoffs.start(job.key, error)
                 continue
             out += writes
-            if not writes and not job.read.awaits_admission and not any(pod.is_gated for pod in job.pods):
+            if not writes and not job.read.argo.awaits_admission and not any(pod.is_gated for pod in job.pods):
                 unchanged[job.key] = job
         self._unchanged, self._passed = unchanged, now
         if not out:
@@ -106,7 +106,7 @@ class Reconciler:
         return executor.made > before
 
     def _overdue(self, state: ClusterState) -> frozenset[str]:
-        now = self._clock()
+        now = self._clock.monotonic()
         overdue = self.unbound.overdue(state, now=now)
         self.avoided.update(state, overdue, now=now)
         return frozenset(overdue)
@@ -116,7 +116,11 @@ class Reconciler:
             return False
         # With time alone a node becomes lost, a round old enough to be replaced, a pod overdue or pending too long, a
         # node check old enough to be judged without the results that are missing, and a job quiet enough for a repair.
-        if job.read.tree.recreated or job.read.tree.is_stuck or (job.read.has_policy and first_failure(job.read)):
+        if (
+            job.read.argo.tree.recreated
+            or job.read.argo.tree.is_stuck
+            or (job.read.spec.has_rules and first_failure(job.read))
+        ):
             return False
         if self._passed < node_checks.partial_at(job.read) <= now:
             return False
@@ -127,7 +131,7 @@ class Reconciler:
 
 def admission_order(job: Job) -> tuple[int, float, str]:
     """Sort key: higher priorities first, then older jobs."""
-    return -job.read.priority, job.created_seconds, job.key
+    return -job.read.terms.priority_number, job.created_seconds, job.key
 
 
 def _few_repairs(writes: Sequence[Write]) -> list[Write]:

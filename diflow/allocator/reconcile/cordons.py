@@ -8,21 +8,22 @@ administrator uncordons stays so until a further job leaves it out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import NodeRead
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError, LostLeadershipError
 from diflow.common.jsontext import canonical_json
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE
 from diflow.kube.leader_election import Elector
 from diflow.record import untrusted
+from diflow.record.node import NodeRecord
 
 MOST_SHARE: Final = 0.1
 """diflow cordons no node while this share of the nodes is cordoned, by diflow or by others."""
@@ -48,7 +49,7 @@ def findings(jobs: Iterable[Job], *, least: int, now: float) -> list[Finding]:
     found: dict[str, tuple[set[str], float, str]] = {}
     for job in jobs:
         read = job.read
-        for entry in read.excluded.active(now):
+        for entry in read.notes.excluded.active(now):
             if entry.since > now + _SKEW_SECONDS:
                 continue  # edited: as the last cause of a cordon, it would keep the node from being cordoned again
             namespaces, since, reason = found.get(entry.node, (set(), 0.0, ""))
@@ -68,23 +69,22 @@ class Cordons:
         elector: Elector,
         *,
         after_namespaces: int,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._cluster = cluster.without_retries()
         self._elector = elector
         self._after_namespaces = after_namespaces
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._done: dict[str, float] = {}
         self._pause_until = -math.inf
 
-    def run(self, jobs: Mapping[str, Job], nodes: Mapping[str, NodeRead]) -> None:
+    def run(self, jobs: Mapping[str, Job], nodes: Mapping[str, NodeRecord]) -> None:
         """Cordon what there is to cordon. Raises LostLeadershipError."""
-        if not self._after_namespaces or self._clock() < self._pause_until:
+        if not self._after_namespaces or self._clock.monotonic() < self._pause_until:
             return
         closed = sum(not node.is_schedulable for node in nodes.values())
         self._done = {name: since for name, since in self._done.items() if name in nodes}
-        for finding in findings(jobs.values(), least=self._after_namespaces, now=self._wall()):
+        for finding in findings(jobs.values(), least=self._after_namespaces, now=self._clock.wall()):
             node = nodes.get(finding.node)
             is_known = self._done.get(finding.node, -math.inf) >= finding.since
             if node is None or node.is_missing or not node.is_schedulable or is_known:
@@ -98,7 +98,7 @@ class Cordons:
                 raise
             except DiflowError as error:
                 log.warning("a node cannot be cordoned", node=finding.node, why=str(error))
-                self._pause_until = self._clock() + _BACKOFF_SECONDS
+                self._pause_until = self._clock.monotonic() + _BACKOFF_SECONDS
                 return
 
     def _cordon(self, finding: Finding) -> bool:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import replace
 
 from diflow.allocator.reconcile.failing import first_failure
 from diflow.allocator.watch.cluster_state import Caches, ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.missing_nodes import MissingNodes
-from diflow.allocator.watch.records import PodRead
+from diflow.common.clock import Clock
 from diflow.record import untrusted
+from diflow.record.pod import PodRecord
 
 
 class ClusterView:
-    """`state` and `capacity` reuse what has not changed since the last call.
+    """`state` and `capacity` reuse what has not changed since the last call."""
 
-    `clock`: monotonic seconds; `wall`: seconds since 1970.
-    """
-
-    def __init__(
-        self, caches: Caches, *, lost_after_seconds: float, clock: Callable[[], float], wall: Callable[[], float]
-    ) -> None:
+    def __init__(self, caches: Caches, *, lost_after_seconds: float, clock: Clock) -> None:
         self._caches, self._lost_after_seconds = caches, lost_after_seconds
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._missing = MissingNodes()
-        self._counted: tuple[FreeCapacity, tuple[PodRead, ...]] = FreeCapacity({}), ()
+        self._counted: tuple[FreeCapacity, tuple[PodRecord, ...]] = FreeCapacity({}), ()
         self._timed: ClusterState | None = None
         self._times: Set[float] = frozenset()
         self._ahead: dict[float, float] = {}
@@ -33,7 +29,7 @@ class ClusterView:
     def state(self) -> ClusterState:
         """What the caches show now, with the missing nodes that pods of jobs are bound to as not ready."""
         state = self._caches.state()
-        nodes = self._missing.among(state.nodes, state.pods, now=self._wall())
+        nodes = self._missing.among(state.nodes, state.pods, now=self._clock.wall())
         return state if nodes is state.nodes else replace(state, nodes=nodes)
 
     def capacity(self, state: ClusterState) -> FreeCapacity:
@@ -42,7 +38,7 @@ class ClusterView:
         if capacity.nodes is not state.nodes or pods is not state.pods:
             capacity = FreeCapacity.of(state.nodes, state.pods)
             self._counted = capacity, state.pods
-        now = self._wall()
+        now = self._clock.wall()
         return capacity.at(now, lost_after_seconds=self._lost_after_seconds, ages=self._ages(state, now))
 
     def _ages(self, state: ClusterState, now: float) -> dict[float, float]:
@@ -50,13 +46,17 @@ class ClusterView:
         and other processes write the times of nodes."""
         if state is not self._timed:
             self._timed = state
-            known = (job.read.allocation for job in state.jobs.values())
+            known = (job.read.notes.allocation for job in state.jobs.values())
             self._times = {
                 *(node.not_ready_since for node in state.nodes.values() if node.not_ready_since is not None),
                 *(time for at in known if at is not None for time in (at.since, at.first)),
-                *(untrusted.seconds(first_failure(job.read)) for job in state.jobs.values() if job.read.tree.endings),
-                *(job.read.tree.changed for job in state.jobs.values() if job.read.tree.is_stuck),
+                *(
+                    untrusted.seconds(first_failure(job.read))
+                    for job in state.jobs.values()
+                    if job.read.argo.tree.endings
+                ),
+                *(job.read.argo.tree.changed for job in state.jobs.values() if job.read.argo.tree.is_stuck),
             }
-        clock = self._clock()
+        clock = self._clock.monotonic()
         self._ahead = {time: self._ahead.get(time, clock) for time in self._times if time > now}
         return {time: clock - seen for time, seen in self._ahead.items()}

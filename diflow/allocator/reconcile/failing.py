@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from diflow.allocator.watch.records import JobRead, Role
 from diflow.common import keys
 from diflow.common.words import counted, quantity
 from diflow.dijob import memory
 from diflow.record import nodecheck
 from diflow.record.argo.tree import Ending
 from diflow.record.exclusions import MOST_EXCLUDED, Exclusions
+from diflow.record.job import JobRecord, Role
 
 SOURCE: Final = "failure"
 _NAMED: Final = 3
@@ -47,7 +47,7 @@ class Consequence:
 
 
 def consequence(
-    read: JobRead,
+    read: JobRecord,
     *,
     running: Mapping[str, tuple[int, ...]],
     now: float,
@@ -61,7 +61,7 @@ def consequence(
     for ending in endings if is_final else ():
         if ending.verdict.action == "FailJob":
             return Consequence(stop=f"{_failed(ending)}, which ends the job ({ending.verdict.rule})")
-    draft = _Draft(read.excluded)
+    draft = _Draft(read.notes.excluded)
     for ending in endings:
         stop = ""
         if ending.verdict.action == "MoreMemory":
@@ -75,7 +75,7 @@ def consequence(
     more = f"; and {len(draft.texts) - _NAMED} more" if len(draft.texts) > _NAMED else ""
     return Consequence(
         memory={**read.live.memory, **draft.memory} if draft.memory else None,
-        excluded=draft.excluded if draft.excluded != read.excluded else None,
+        excluded=draft.excluded if draft.excluded != read.notes.excluded else None,
         moved=frozenset(draft.moved),
         why="; ".join(draft.texts[:_NAMED]) + more,
         reason=draft.reason,
@@ -98,33 +98,33 @@ class _Draft:
         self.reason = self.reason or reason
 
 
-def _open(read: JobRead, running: Mapping[str, tuple[int, ...]]) -> Iterator[Ending]:
+def _open(read: JobRecord, running: Mapping[str, tuple[int, ...]]) -> Iterator[Ending]:
     """The failures of replicas of the current round that still should run, and do not run again already."""
-    for ending in read.tree.endings:
+    for ending in read.argo.tree.endings:
         if ending.round != read.live.current or ending.member in read.live.released:
             continue
-        if ending.member != read.live.key(ending.task, ending.index) or read.tree.finished(ending.member):
+        if ending.member != read.live.key(ending.task, ending.index) or read.argo.tree.finished(ending.member):
             continue
         if not running.get(ending.member, ()) > ending.order:
             yield ending
 
 
-def _has_moved(read: JobRead, ending: Ending, now: float) -> bool:
+def _has_moved(read: JobRecord, ending: Ending, now: float) -> bool:
     """Whether the replica has lost its place on the node of the failure. The record does not name all attempts, if many
     replicas failed on one node."""
-    if read.excluded.knows(ending.attempt):
+    if read.notes.excluded.knows(ending.attempt):
         return True
-    at = read.allocation
-    has_place = at is not None and at.round == read.live.current and at.node(ending.task, ending.index) == ending.host
-    return ending.host in read.excluded.at(now) and not has_place
+    at = read.current_allocation
+    has_place = at is not None and at.node(ending.task, ending.index) == ending.host
+    return ending.host in read.notes.excluded.at(now) and not has_place
 
 
-def _elsewhere(read: JobRead, ending: Ending, draft: _Draft, now: float) -> str:
+def _elsewhere(read: JobRecord, ending: Ending, draft: _Draft, now: float) -> str:
     """Leave out the node of a failure. Returns why the job ends instead, or ""."""
     attempts = [ending.attempt]
     if is_of_node_check(ending):
-        moves = nodecheck.moves(read.excluded)
-        if read.node_check is None or moves >= read.node_check.max_moves:
+        moves = nodecheck.moves(read.notes.excluded)
+        if read.spec.node_check is None or moves >= read.spec.node_check.max_moves:
             return f"{_failed(ending)}: its gang was placed again as often as it may"
         attempts.append(nodecheck.move(moves + 1))
     if draft.excluded.is_full(now) and ending.host not in draft.excluded.at(now):
@@ -140,10 +140,10 @@ def _elsewhere(read: JobRead, ending: Ending, draft: _Draft, now: float) -> str:
     return ""
 
 
-def _more_memory(read: JobRead, ending: Ending, draft: _Draft, most_memory: int | None) -> str:
+def _more_memory(read: JobRecord, ending: Ending, draft: _Draft, most_memory: int | None) -> str:
     """Raise the memory of the next replicas of a task, one of which ran out of it. Returns why the job ends instead,
     or ""."""
-    role = next((role for role in read.roles if role.name == ending.task), None)
+    role = next((role for role in read.needs.roles if role.name == ending.task), None)
     has = read.live.memory.get(ending.task, 0)
     if role is None or not has:
         return ""
@@ -156,7 +156,7 @@ def _more_memory(read: JobRead, ending: Ending, draft: _Draft, most_memory: int 
     if new > now:
         draft.memory[ending.task] = new
     # Below `now` it gets what another replica got before: a preemptible job restarts for it, as for each failure.
-    if new > now or read.is_preemptible:
+    if new > now or read.terms.is_preemptible:
         text = f"{ending.replica} ran out of memory with {_mib(had)}: it starts again with {_mib(max(now, new))}"
         draft.add(text, "OutOfMemory")
     return ""
@@ -184,31 +184,31 @@ def is_of_node_check(ending: Ending) -> bool:
     return ending.message.startswith(f"{keys.CHECK_CONTAINER}: ")
 
 
-def is_explained(read: JobRead) -> bool:
+def is_explained(read: JobRecord) -> bool:
     """Whether a replica of the current round failed for a reason that does not count, in its latest restart: others
     that failed in it have probably lost their peer."""
-    latest = read.tree.restart_of.get(read.live.current, 0)
+    latest = read.argo.tree.restart_of.get(read.live.current, 0)
     return any(
         ending.round == read.live.current
         and ending.order[0] == latest
         and ending.host
         and not ending.verdict.is_counted
-        for ending in read.tree.endings
+        for ending in read.argo.tree.endings
     )
 
 
-def first_failure(read: JobRead) -> str:
+def first_failure(read: JobRecord) -> str:
     """When the first replica of the round failed so that it counts, in its present restart (RFC 3339); else ""."""
     return min((ending.finished for ending in _counted(read) if ending.finished), default="")
 
 
-def verdict(read: JobRead) -> str:
+def verdict(read: JobRecord) -> str:
     """Which replica of the round has failed so, for people; "" if none has."""
     return next((_failed(ending) for ending in _counted(read)), "")
 
 
-def _counted(read: JobRead) -> Iterator[Ending]:
-    latest = read.tree.restart_of.get(read.live.current, 0)
-    for ending in read.tree.endings:
+def _counted(read: JobRecord) -> Iterator[Ending]:
+    latest = read.argo.tree.restart_of.get(read.live.current, 0)
+    for ending in read.argo.tree.endings:
         if ending.round == read.live.current and ending.order[0] == latest and ending.verdict.is_counted:
             yield ending

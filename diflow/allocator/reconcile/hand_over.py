@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from diflow.allocator.reconcile.rounds import decision_of
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import REQUESTS, JobRead
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Note, Write
 from diflow.common import keys
+from diflow.record.job import REQUESTS, JobRecord
 from diflow.record.parameters import replicas_text
 from diflow.record.patches import live
 from diflow.record.untrusted import whole_text
@@ -19,7 +19,7 @@ def hand_over(job: Job, now: float) -> list[Write]:
     The last write makes the next Workflow the authoritative one, so changes to this one are copied to it first.
     """
     read, after = job.read, job.after
-    if after is None or read.continued_in:
+    if after is None or read.chain.continued_in:
         return []
     if read.has_ended or read.is_stopping:
         if after.has_ended or after.is_stopping:
@@ -28,29 +28,29 @@ def hand_over(job: Job, now: float) -> list[Write]:
         return [patches.stop_job(after, decision=decision_of("stop", why, now), of=read.key)]
     if not read.problem and (update := _copy_changes(read, after)):
         return [update]
-    note = Note("Continued", f"continues in {after.identity.name}: this Workflow has {read.tree.count} nodes")
+    note = Note("Continued", f"continues in {after.identity.name}: this Workflow has {read.argo.tree.count} nodes")
     return [
         patches.change_job(
             read,
             parameters=live(current=""),
             annotations={keys.CONTINUED_IN: after.identity.name},
-            labels={keys.CHAIN: read.name, keys.PART: str(read.part)},
+            labels={keys.CHAIN: read.name, keys.PART: str(read.chain.part)},
             note=note,
         )
     ]
 
 
-def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
+def _copy_changes(read: JobRecord, after: JobRecord) -> Write | None:
     """Copy what has changed in this Workflow since the next one was created; None if nothing has."""
-    wanted = replicas_text(read.parameters)
+    wanted = replicas_text(read.texts.parameters)
     restarts, rounds = whole_text(read.restarts), whole_text(read.reschedules + 1)
-    here = (wanted, read.requests, read.is_suspended, restarts, rounds)
+    here = (wanted, read.wishes.requests, read.wishes.is_suspended, restarts, rounds)
     there = (
-        replicas_text(after.parameters),
-        after.requests,
-        after.is_suspended,
-        whole_text(after.restarts_before),
-        whole_text(after.rounds_before),
+        replicas_text(after.texts.parameters),
+        after.wishes.requests,
+        after.wishes.is_suspended,
+        whole_text(after.notes.restarts_before),
+        whole_text(after.notes.rounds_before),
     )
     if here == there or after.problem:
         return None
@@ -59,10 +59,10 @@ def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
         parameters=live(replicas=wanted),
         annotations={
             **dict.fromkeys(REQUESTS),
-            **dict(read.requests),
+            **dict(read.wishes.requests),
             keys.RESTARTS_BEFORE: restarts,
             keys.ROUNDS_BEFORE: rounds,
         },
-        spec={"suspend": read.is_suspended or None},
+        spec={"suspend": read.wishes.is_suspended or None},
         of=read.key,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from diflow.allocator.write import patches
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.durations import timestamp
 from diflow.dijob.stored import Health
 from diflow.record.health import HealthState, Stop
@@ -63,9 +64,9 @@ class _Track:
 class HealthWatch:
     """Judges all jobs with `health` every few seconds. `counts`: the number of jobs by state, for metrics."""
 
-    def __init__(self, executor: Executor, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+    def __init__(self, executor: Executor, *, clock: Clock) -> None:
         self._executor = executor
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._tracks: dict[str, _Track] = {}
         self._looked = -math.inf
         self._has_jobs = False
@@ -82,12 +83,12 @@ class HealthWatch:
         """Look, if it is time, and write what has changed. Returns whether something was written.
 
         While the allocator is paused, nothing is restarted."""
-        if not any(job.read.health is not None for job in state.jobs.values()):
+        if not any(job.read.spec.health is not None for job in state.jobs.values()):
             self._tracks, self._has_jobs, self.counts, self.slow_nodes, self._announced = {}, False, {}, {}, frozenset()
             return False
-        if self._has_jobs and self._clock() < self.due():
+        if self._has_jobs and self._clock.monotonic() < self.due():
             return False
-        self._looked, self._has_jobs = self._clock(), True
+        self._looked, self._has_jobs = self._clock.monotonic(), True
         judged = list(self._verdicts(state))
         self._find_slow_nodes(judged)
         writes = self._writes(judged, is_paused=is_paused)
@@ -118,28 +119,28 @@ class HealthWatch:
     def _judged(self, job: Job) -> _Track:
         """The track of a job with its present verdict."""
         read, track = job.read, self._tracks.get(job.key)
-        tasks = tuple(read.live.running(role.name) for role in read.roles)
+        tasks = tuple(read.live.running(role.name) for role in read.needs.roles)
         if track is None or track.round != read.live.current or track.samples.tasks != tasks:
             written = track.written if track is not None else -math.inf
             track = _Track(read.live.current, Samples(tasks), written=written)
         track.replicas = replicas = health_inputs.replicas_of(job)
-        inputs = (read.profilings, read.health, tuple(replica.pod for replica in replicas))
+        inputs = (read.texts.profilings, read.spec.health, tuple(replica.pod for replica in replicas))
         if track.inputs == inputs:
             return track
         track.inputs = inputs
-        signals = health_inputs.signals_of(read.profilings)
-        if signals is None or signals.round != read.live.current or read.health is None:
+        signals = health_inputs.signals_of(read.texts.profilings)
+        if signals is None or signals.round != read.live.current or read.spec.health is None:
             track.verdict, track.heard = Verdict(), 0.0
             return track
         track.heard = float(signals.at)
         began, signs = health_inputs.began(replicas), health_inputs.signs(signals, len(replicas))
         track.samples.add(signs, began)
-        state = read.health_state
+        state = read.notes.health
         track.verdict = judge(
             signs,
             began,
             tasks,
-            read.health.deadlines,
+            read.spec.health.deadlines,
             samples=track.samples,
             was_slow=frozenset(state.slow if state is not None and state.round == read.live.current else ()),
             done=health_inputs.done(replicas),
@@ -155,7 +156,7 @@ class HealthWatch:
         others = sorted((one for one in found if not _is_restart(one[1])), key=lambda one: one[0].written)
         chosen = [*restarts, *in_turns(others, lambda one: one[1].target.namespace)[:MOST_AT_ONCE]]
         for track, _ in chosen:
-            track.written = self._clock()
+            track.written = self._clock.monotonic()
         return [write for _, write in chosen]
 
     def _write_of(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
@@ -167,9 +168,9 @@ class HealthWatch:
             return None
 
     def _next_write(self, job: Job, track: _Track, *, is_paused: bool) -> Write | None:
-        read, verdict, health = job.read, track.verdict, job.read.health
+        read, verdict, health = job.read, track.verdict, job.read.spec.health
         assert health is not None
-        before = read.health_state or HealthState(read.live.current)
+        before = read.notes.health or HealthState(read.live.current)
         if before.round != read.live.current:
             before = HealthState(read.live.current, restarts=before.restarts)
         if _is_restarting(before, track.replicas):
@@ -177,10 +178,10 @@ class HealthWatch:
         found = self._found(health, before, track)
         may_restart = health.action == "restart" and before.restarts < health.max_restarts and not is_paused
         if may_restart and verdict.restart and not found.is_unheard:
-            restart = _restart(job, found, track, now=self._wall())
+            restart = _restart(job, found, track, now=self._clock.wall())
             if restart is not None:
                 return restart
-        if _as_sets(found) == _as_sets(before) or self._clock() - track.written < _BETWEEN_WRITES_SECONDS:
+        if _as_sets(found) == _as_sets(before) or self._clock.monotonic() - track.written < _BETWEEN_WRITES_SECONDS:
             return None
         note = Note("Unhealthy", found.why, is_warning=True)
         if not found.why:
@@ -191,7 +192,7 @@ class HealthWatch:
 
     def _found(self, health: Health, before: HealthState, track: _Track) -> HealthState:
         """What was found of a job now. `before`: what was written of its round."""
-        now, verdict = self._wall(), track.verdict
+        now, verdict = self._clock.wall(), track.verdict
         is_unheard = _is_unheard(track, now)
         text = verdict_text(health, verdict, track.replicas, restarts=before.restarts, slow_nodes=self.slow_nodes)
         return replace(
@@ -220,7 +221,7 @@ class HealthWatch:
         for node in chosen:
             text = f"node {node} is slow: {len(slow[node])} jobs have a replica there that is slower than its others"
             log.warning("a node is slow", node=node, jobs=["/".join(job) for job in slow[node][:20]])
-            events.append((Note("SlowNode", text, is_warning=True), f"{node} {self._wall() // 3600}"))
+            events.append((Note("SlowNode", text, is_warning=True), f"{node} {self._clock.wall() // 3600}"))
         self._executor.record_own_events(events)
         self._announced = self._announced.intersection(slow).union(chosen)
         self.slow_nodes = slow
@@ -228,7 +229,7 @@ class HealthWatch:
 
 def _is_judged(job: Job) -> bool:
     read = job.read
-    return read.health is not None and not (job.is_over or read.is_suspended or read.awaits_admission)
+    return read.spec.health is not None and not (job.is_over or read.wishes.is_suspended or read.argo.awaits_admission)
 
 
 def _names(job: Job) -> tuple[str, str]:
@@ -263,18 +264,18 @@ def _is_restarting(found: HealthState, replicas: Sequence[Replica]) -> bool:
 
 def _restart(job: Job, found: HealthState, track: _Track, *, now: float) -> Write | None:
     """Start the silent and stalled replicas again, and those that wait for them; None while the job changes anyway."""
-    read, at = job.read, job.read.allocation
-    if at is None or at.round != read.live.current or not at.is_placed or read.tree.failed(read.live.current):
+    read, at = job.read, job.read.placed
+    if at is None or read.argo.tree.failed(read.live.current):
         return None
     found = replace(found, restarts=found.restarts + 1, stop=None)
-    limit = read.health.max_restarts if read.health is not None else 0
+    limit = read.spec.health.max_restarts if read.spec.health is not None else 0
     text = f"{found.why}; restarted ({found.restarts} of {limit}, not counted in backoffLimit)"
     note = Note("Restarted", text, is_warning=True)
     found = replace(found, why=text, last=text, last_time=found.time)
-    if read.is_preemptible:
-        if any(member.startswith(f"{read.live.current}/") for member in read.tree.recreated):
+    if read.terms.is_preemptible:
+        if any(member.startswith(f"{read.live.current}/") for member in read.argo.tree.recreated):
             return None
-        counts = {role.name: read.live.running(role.name) for role in read.roles}
+        counts = read.running
         return next_round(job, counts, at.nodes, now=now, annotations={keys.HEALTH: found.text()}, note=note)
     replicas = [track.replicas[rank] for rank in track.verdict.restart]
     created = [replica.pod.created for replica in replicas if replica.pod is not None]

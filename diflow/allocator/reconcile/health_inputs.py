@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from diflow.allocator.health.judging import Floats
 from diflow.allocator.health.verdict import Signs
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import PodRead
 from diflow.common.memo import MIB, remembered
 from diflow.record import signals, untrusted
+from diflow.record.pod import PodRecord
 from diflow.record.signals import NEVER, Signals
 
 _LONGEST: Final = 262_144
@@ -27,7 +27,7 @@ class Replica:
 
     task: str
     index: int
-    pod: PodRead | None
+    pod: PodRecord | None
     is_done: bool = False
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ def replicas_of(job: Job) -> list[Replica]:
         for pod in job.current_pods
         if pod.place is not None and pod.place.restart == latest
     }
-    done = job.read.tree.is_done
+    done = job.read.argo.tree.is_done
     return [Replica(task, index, pods.get((task, index)), done(member)) for task, index, member in job.members()]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from diflow.allocator.reconcile import failing, node_checks
 from diflow.allocator.reconcile.admission import admissions, first_admission, start_left
@@ -27,7 +28,6 @@ from diflow.allocator.reconcile.rounds import (
 )
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import JobRead, PodRead
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Note, Write
 from diflow.common import keys
@@ -36,12 +36,15 @@ from diflow.common.words import counted
 from diflow.jobs.retry import QUIET_SECONDS
 from diflow.record import untrusted
 from diflow.record.allocation import Allocation
+from diflow.record.job import JobRecord
 from diflow.record.patches import live
+from diflow.record.pod import PodRecord
 from diflow.record.roster import roster
 
 _SKEW_SECONDS = 300.0
 """By which the clock of the API server may be ahead of that of this process."""
-_RESUMED = {"suspend": None}
+_STOPPING: Final[Mapping[str, Any]] = {"labels": {keys.INSTANCE: None, keys.ADMITTED: None}, "spec": {"suspend": None}}
+"""What Argo needs to end a job that waits (`state.patches.stop`)."""
 # A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
 _SHOWN_SECONDS = 30.0
 
@@ -81,37 +84,39 @@ def reconcile(
     if read.is_stopping:
         # Argo ends running pods. It also waits for the end of unbound pods, which no kubelet reports.
         unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
-        resumed = [patches.change_job(read, spec=_RESUMED)] if read.awaits_admission else []
+        resumed = [patches.change_job(read, **_STOPPING)] if read.argo.awaits_admission else []
         return [
             *resumed,  # Argo ends no Workflow that is suspended
             *_lost(job, capacity),
             *(patches.fail(pod, job.key, f"{REJECTED}: the job was stopped") for pod in unbound),
         ]
-    if read.continued_in or read.awaits_admission:
+    if read.chain.continued_in or read.argo.awaits_admission:
         out = [*_lost(job, capacity), *_unwanted(job, capacity)]
-        if not read.continued_in:
+        if not read.chain.continued_in:
             out += first_admission(job, capacity, now) or _too_late(job, capacity, now, planned_ago)
         return out
     follows = _after_argo_retry(job, capacity)
-    if follows is None and read.restarts > read.backoff_limit:
+    if follows is None and read.restarts > read.spec.backoff_limit:
         follows = [_give_up(read, now)]
-    if follows is None and read.has_policy:
+    if follows is None and read.spec.has_rules:
         follows = _after_failures(job, capacity, now, pace, most_memory)
     return _go_on(job, capacity, now, pace, overdue) if follows is None else follows
 
 
-def _deleted(read: JobRead, now: float) -> list[Write]:
+def _deleted(read: JobRecord, now: float) -> list[Write]:
     """Stop a job whose Workflow waits for the deletion of its pods: Argo would replace each pod that is deleted."""
-    if not read.is_being_deleted or read.has_ended or read.is_stopping:
+    if not read.argo.is_being_deleted or read.has_ended or read.is_stopping:
         return []
     return [patches.stop_job(read, decision=decision_of("stop", "its Workflow is being deleted", now))]
 
 
-def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
+def _to_argo(read: JobRecord, capacity: FreeCapacity) -> list[Write]:
     """Show a job to Argo that was hidden from it, though nothing was decided on it."""
-    if not read.is_hidden or not (read.is_stopping or capacity.age(read.created_seconds) > _SHOWN_SECONDS):
+    if not read.argo.is_hidden or not (read.is_stopping or capacity.age(read.argo.created_seconds) > _SHOWN_SECONDS):
         return []
-    return [patches.change_job(read, labels={keys.INSTANCE: None}, spec=_RESUMED if read.is_stopping else None)]
+    if read.is_stopping:
+        return [patches.change_job(read, **_STOPPING)]
+    return [patches.change_job(read, labels={keys.INSTANCE: None})]
 
 
 def _after_argo_retry(job: Job, capacity: FreeCapacity) -> list[Write] | None:
@@ -122,15 +127,15 @@ def _after_argo_retry(job: Job, capacity: FreeCapacity) -> list[Write] | None:
     return [*_lost(job, capacity), *_unwanted(job, capacity), *([patches.repair(job.read)] if left <= 0 else [])]
 
 
-def repair_left(read: JobRead, capacity: FreeCapacity) -> float:
+def repair_left(read: JobRecord, capacity: FreeCapacity) -> float:
     """Seconds until a job is repaired that `argo retry` has left without pods; infinite if it needs no repair.
 
     While Argo changes the job, it could write into the version that the repair has made (`retry.QUIET_SECONDS`).
     """
-    is_done_with = read.has_ended or read.problem or read.is_stopping or read.continued_in
-    if is_done_with or not read.tree.is_stuck or read.tree.is_offloaded:
+    is_done_with = read.has_ended or read.problem or read.is_stopping or read.chain.continued_in
+    if is_done_with or not read.argo.tree.is_stuck or read.argo.tree.is_offloaded:
         return math.inf
-    return 1.0 + QUIET_SECONDS - capacity.age(read.tree.changed)  # Argo's times are whole seconds
+    return 1.0 + QUIET_SECONDS - capacity.age(read.argo.tree.changed)  # Argo's times are whole seconds
 
 
 def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
@@ -149,20 +154,20 @@ def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
 def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
     read = job.read
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
-    if read.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
+    if read.terms.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
         return out + together
-    moved = [] if read.is_preemptible else _without_place(job, now)
-    if not moved and read.node_check is not None:
+    moved = [] if read.terms.is_preemptible else _without_place(job, now)
+    if not moved and read.spec.node_check is not None:
         moved = _checked(job, now)
     if moved:
         return [*out, *moved]
-    if not read.is_preemptible:
+    if not read.terms.is_preemptible:
         out += _stopped_for_health(job, capacity, now)
     late = [pod for pod in job.current_pods if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
     out += admissions(job, capacity)
-    change = None if read.is_preemptible else _regrant(job, now)
+    change = None if read.terms.is_preemptible else _regrant(job, now)
     if change is not None:
         out.append(change)
     return out + _rosters(job)
@@ -171,18 +176,18 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
 def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[Write] | None:
     """The restart of all replicas of a preemptible job, of which one failed or was taken away; None if none did."""
     read = job.read
-    is_explained = read.has_policy and failing.is_explained(read)
-    if read.tree.failed(read.live.current) and not _round_is_over(read) and not is_explained:
+    is_explained = read.spec.has_rules and failing.is_explained(read)
+    if read.argo.tree.failed(read.live.current) and not _round_is_over(read) and not is_explained:
         if explain_left(job, capacity, pace) > 0:
             return []
-        if read.has_policy and read.restarts >= read.backoff_limit:
+        if read.spec.has_rules and read.restarts >= read.spec.backoff_limit:
             return [_give_up(read, now)]
         return _restart_together(job, now)
     again = _taken_away(job, capacity, now, pace) or _restarts_elsewhere(job, capacity, now)
     if again is not None:
         return [again]
     # A round that lost a replica will be replaced: no pods are admitted to it.
-    is_over = is_explained or any(member.startswith(f"{read.live.current}/") for member in read.tree.recreated)
+    is_over = is_explained or any(member.startswith(f"{read.live.current}/") for member in read.argo.tree.recreated)
     return [] if is_over else None
 
 
@@ -192,7 +197,9 @@ def _after_failures(
     """What follows from failures by the job's failure policy; None if nothing does."""
     read = job.read
     running = {pod.member: pod.place.order for pod in job.current_pods if pod.place is not None and not pod.is_gated}
-    is_final = not read.is_preemptible or not (failing.is_explained(read) or explain_left(job, capacity, pace) > 0)
+    is_final = not read.terms.is_preemptible or not (
+        failing.is_explained(read) or explain_left(job, capacity, pace) > 0
+    )
     found = failing.consequence(read, running=running, now=now, most_memory=most_memory, is_final=is_final)
     if found.stop:
         return [stop(read, found.stop, now=now)]
@@ -207,7 +214,7 @@ def _after_failures(
             ),
         ]
     # Argo may have made a pod before it read the new memory. A round is made with it.
-    pods = () if read.is_preemptible else job.current_pods
+    pods = () if read.terms.is_preemptible else job.current_pods
     small = [p for p in pods if p.is_gated and p.place and 0 < p.memory < read.live.memory.get(p.place.task, 0)]
     why = f"{REJECTED}: it is made again with more memory"
     return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
@@ -216,15 +223,17 @@ def _after_failures(
 def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
     """Seconds until the others of a round restart because of a failure that counts; 0 or less if they do so now."""
     read = job.read
-    if not read.has_policy or not read.is_preemptible:
+    if not read.spec.has_rules or not read.terms.is_preemptible:
         return 0.0
     failed = untrusted.seconds(failing.first_failure(read))
     return pace.explain_seconds - capacity.age(failed) if failed else 0.0
 
 
-def _give_up(read: JobRead, now: float) -> Write:
-    why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.backoff_limit}"
-    if read.restarts <= read.backoff_limit:  # of a job that restarts as a whole: this is the failure after the last one
+def _give_up(read: JobRecord, now: float) -> Write:
+    why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.spec.backoff_limit}"
+    if (
+        read.restarts <= read.spec.backoff_limit
+    ):  # of a job that restarts as a whole: this is the failure after the last one
         why = after_the_last_restart(failing.verdict(read), read)
     return stop(read, why, now=now)
 
@@ -234,7 +243,7 @@ def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) 
     the allocator may have been away or paused until then."""
     if start_left(job, capacity) > -planned_ago:
         return []
-    why = f"it has not started within {job.read.start_deadline_seconds} s, its startDeadlineSeconds"
+    why = f"it has not started within {job.read.spec.start_deadline_seconds} s, its startDeadlineSeconds"
     return [stop(job.read, why, now=now)]
 
 
@@ -260,7 +269,7 @@ def _unwanted(job: Job, capacity: FreeCapacity) -> list[Write]:
     ]
 
 
-def _released(job: Job, pod: PodRead) -> str:
+def _released(job: Job, pod: PodRecord) -> str:
     """Why a pod was released."""
     read = job.read
     if pod.identity.uid in job.forgotten:
@@ -270,8 +279,8 @@ def _released(job: Job, pod: PodRead) -> str:
     return f"released for round {read.live.current}"
 
 
-def _round_is_over(read: JobRead) -> bool:
-    return read.tree.round_phase.get(read.live.current, "") in ("Succeeded", "Failed", "Error")
+def _round_is_over(read: JobRecord) -> bool:
+    return read.argo.tree.round_phase.get(read.live.current, "") in ("Succeeded", "Failed", "Error")
 
 
 def _restart_together(job: Job, now: float) -> list[Write]:
@@ -281,9 +290,9 @@ def _restart_together(job: Job, now: float) -> list[Write]:
     see the pod's end before the parameter; a pod that it has created then is gated, and is ended here as well.
     """
     read = job.read
-    failed = read.tree.failed(read.live.current)
+    failed = read.argo.tree.failed(read.live.current)
     name = failed[0].split("/", 1)[1].replace("/", "-")
-    restart = read.tree.restart_of.get(read.live.current, 0)
+    restart = read.argo.tree.restart_of.get(read.live.current, 0)
     rest = [
         pod
         for pod in job.current_pods
@@ -295,19 +304,19 @@ def _restart_together(job: Job, now: float) -> list[Write]:
     why = f"{name} has failed: the round starts again together"
     out = [patches.stop(pod, job.key, why, timestamp(now)) for pod in rest]
     if out:
-        message = f"{name} failed; the round starts again together (backoffLimit {read.backoff_limit})"
+        message = f"{name} failed; the round starts again together (backoffLimit {read.spec.backoff_limit})"
         out[0] = replace(out[0], note=Note("Restarted", message))
     return out
 
 
 def _restarts_elsewhere(job: Job, capacity: FreeCapacity, now: float) -> Write | None:
     """A restarted round adds nodes to its Workflow as a new one does: if that is full, use the next Workflow."""
-    read, at = job.read, job.read.allocation
+    read, at = job.read, job.read.placed
     if not job.is_full or not job.latest_restart or job.has_started() or not next_names(job):
         return None
-    if at is None or at.round != read.live.current or not at.is_placed or _is_on_lost_node(at, capacity):
+    if at is None or _is_on_lost_node(at, capacity):
         return None
-    return next_round(job, {role.name: read.live.running(role.name) for role in read.roles}, at.nodes, now=now)
+    return next_round(job, read.running, at.nodes, now=now)
 
 
 def _is_on_lost_node(at: Allocation, capacity: FreeCapacity) -> bool:
@@ -316,7 +325,7 @@ def _is_on_lost_node(at: Allocation, capacity: FreeCapacity) -> bool:
 
 def _waits_on_lost_node(job: Job, at: Allocation, capacity: FreeCapacity) -> bool:
     """Whether the node of an unfinished replica is lost."""
-    finished = job.read.tree.finished
+    finished = job.read.argo.tree.finished
     return any(capacity.is_lost(at.node(task, index)) for task, index, member in job.members() if not finished(member))
 
 
@@ -324,16 +333,16 @@ def _taken_away(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> Wri
     """A new round on the same nodes after a replica's pod was evicted or deleted, as its peers would wait for it."""
     read = job.read
     prefix = f"{read.live.current}/"
-    gone = sorted(m for m in read.tree.recreated if m.startswith(prefix))
-    at = read.allocation
-    if not gone or at is None or at.round != read.live.current or not at.is_placed:
+    gone = sorted(m for m in read.argo.tree.recreated if m.startswith(prefix))
+    at = read.placed
+    if not gone or at is None:
         return None
     if _waits_on_lost_node(job, at, capacity):
         return None  # planning places it elsewhere
     if capacity.age(at.since) < pace.between_rounds_seconds:
         return None
     name = gone[0].split("/", 1)[1].replace("/", "-")
-    counts = {role.name: read.live.running(role.name) for role in read.roles}
+    counts = read.running
     return next_round(
         job,
         counts,
@@ -345,8 +354,8 @@ def _taken_away(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> Wri
 
 def _without_place(job: Job, now: float) -> list[Write]:
     """End the pods of a gang whose place was taken back, as some of its pods were not created. They have gates then."""
-    at = job.read.allocation
-    if at is None or at.round != job.read.live.current or at.is_placed:
+    at = job.read.current_allocation
+    if at is None or at.is_placed:
         return []
     why = "its gang is not complete: it waits for another place"
     return [
@@ -359,7 +368,7 @@ def _without_place(job: Job, now: float) -> list[Write]:
 def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
     """End the pods of silent and stalled replicas, as `health.py` has decided. Argo makes them again, which is not
     counted; they get their places back."""
-    health, found = job.read.health, job.read.health_state
+    health, found = job.read.spec.health, job.read.notes.health
     if health is None or health.action != "restart" or found is None or found.round != job.read.live.current:
         return []
     stop = found.stop
@@ -377,15 +386,15 @@ def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Wr
     ]
 
 
-def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
+def _take_back(job: Job, late: Sequence[PodRecord], now: float) -> list[Write]:
     """Take the place of replicas that kube-scheduler does not bind there; planning finds another one."""
-    read, at = job.read, job.read.allocation
+    read = job.read
     names = ", ".join(pod.identity.name for pod in late)
     where = ", ".join(sorted({pod.pinned for pod in late}))
     note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed again", is_warning=True)
-    if at is None or at.round != read.live.current:
+    if read.current_allocation is None:
         return []
-    if read.is_preemptible:
+    if read.terms.is_preemptible:
         return [place_again(job, set(), now=now, note=note)]
     gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
     why = f"{REJECTED}: kube-scheduler did not bind it to its node"
@@ -416,18 +425,18 @@ def _regrant(job: Job, now: float) -> Write | None:
     granted = dict(read.live.counts)
     released = set(read.live.released)
     dropped: list[str] = []
-    for role in read.roles:
+    for role in read.needs.roles:
         count = granted.get(role.name, 0)
         while count > 1 and read.live.key(role.name, count - 1) in released:
             member = read.live.key(role.name, count - 1)
-            if not read.tree.is_done(member) or any(pod.member == member for pod in job.pods):
+            if not read.argo.tree.is_done(member) or any(pod.member == member for pod in job.pods):
                 break
             count -= 1
             released.discard(member)
             dropped.append(member)
         granted[role.name] = count
     leave: list[str] = []
-    for role in read.roles:
+    for role in read.needs.roles:
         running = read.live.running(role.name)
         leave += [read.live.key(role.name, index) for index in range(max(1, role.desired), running)]
     if not dropped and not leave:
@@ -435,14 +444,14 @@ def _regrant(job: Job, now: float) -> Write | None:
     # A member stays in `released` until it is not granted: Argo reads both parameters each time.
     parameters = live(granted={**read.live.granted, read.live.current: granted}, released=sorted(released | set(leave)))
     note = decision = None
-    at = read.allocation
+    at = read.notes.allocation
     if leave:
-        before = sum(read.live.running(role.name) for role in read.roles)
+        before = sum(read.running.values())
         note = Note(
             "Resized", f"{before} → {counted(before - len(leave), 'replica')}: {', '.join(_names(leave))} released"
         )
         if at is not None:
-            wanted = {role.name: role.desired for role in read.roles}
+            wanted = {role.name: role.desired for role in read.needs.roles}
             nodes = {task: where[: max(1, wanted.get(task, 1))] for task, where in at.nodes.items()}
             at = Allocation(at.round, nodes, now, at.first, at.moves)
         decision = decision_of("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
@@ -458,9 +467,9 @@ def _names(members: Sequence[str]) -> list[str]:
 def _rosters(job: Job) -> list[Write]:
     """Update the roster (hosts, rank) of running pods where it has changed."""
     read = job.read
-    counts = {role.name: read.live.running(role.name) for role in read.roles}
+    counts = read.running
     identity = read.identity
-    members = roster(identity.name, identity.namespace, counts, short=read.has_short_hosts)
+    members = roster(identity.name, identity.namespace, counts, short=read.needs.has_short_hosts)
     hosts = members.nodes
     out = []
     for pod in job.current_pods:

@@ -17,7 +17,6 @@ from typing import Final
 from diflow.allocator.reconcile.rounds import REJECTED, decision_of, next_round, place_again
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import JobRead, PodRead
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Note, Write
 from diflow.common.durations import backoff, span, timestamp
@@ -25,6 +24,8 @@ from diflow.common.words import counted, named
 from diflow.record import untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.exclusions import MOST_EXCLUDED, Exclusion, Exclusions
+from diflow.record.job import JobRecord
+from diflow.record.pod import PodRecord
 
 SOURCE: Final = "pending"
 _MOST_NAMED: Final = 4
@@ -32,12 +33,12 @@ _PAUSE_SECONDS: Final = (60.0, 1800.0)
 """Before the third try, and the longest pause, as for places that no pod uses (promises.py)."""
 
 
-def limit(read: JobRead, usual: float) -> float | None:
+def limit(read: JobRecord, usual: float) -> float | None:
     """How many seconds a bound pod of the job may be pending; None without a limit. `usual`: for jobs that do not say
     it, 0 for none. Only preemptible jobs may be stopped or resized without having asked for it."""
-    if read.pending_seconds is not None:
-        return read.pending_seconds
-    return usual if usual and read.is_preemptible else None
+    if read.spec.pending_seconds is not None:
+        return read.spec.pending_seconds
+    return usual if usual and read.terms.is_preemptible else None
 
 
 def pending_left(job: Job, capacity: FreeCapacity, *, usual: float) -> float:
@@ -52,22 +53,22 @@ def pending_left(job: Job, capacity: FreeCapacity, *, usual: float) -> float:
 def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -> list[Write]:
     """Go on without the pods that have been pending for too long, or give the places of the job back."""
     read, most = job.read, limit(job.read, usual)
-    at = read.allocation
-    if most is None or not _is_running(job) or at is None or at.round != read.live.current or not at.is_placed:
+    at = read.placed
+    if most is None or not _is_running(job) or at is None:
         return []
     latest = job.latest_restart
     pods = [pod for pod in job.current_pods if pod.place is not None and pod.place.restart == latest]
     pending = [pod for pod in pods if _is_pending(job, pod, capacity)]
     # After a crash in between, their places are given back, and their pods are still there.
     left = [pod for pod in pending if pod.place and at.node(pod.place.task, pod.place.index) != pod.host]
-    if left and not read.is_preemptible:
+    if left and not read.terms.is_preemptible:
         return _ended(job, left, now)
     if not any(capacity.age(pod.pending_since) > most for pod in pending):
         return []
     which = f"{_names(pending)} did not start within {span(most)}"
-    excluded = _excluded(read.excluded, pending, which, now)
+    excluded = _excluded(read.notes.excluded, pending, which, now)
     started = {(p.place.task, p.place.index): at.node(p.place.task, p.place.index) for p in pods if p.place and p.began}
-    if read.is_preemptible:
+    if read.terms.is_preemptible:
         smaller = _smaller(job, started)
         if smaller is not None:
             counts = {task: len(nodes) for task, nodes in smaller.items()}
@@ -76,12 +77,12 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -
             decision = decision_of("resize", why, now)
             return [next_round(job, counts, smaller, now=now, excluded=excluded, decision=decision, note=note)]
     began = [pod.began for pod in pods if pod.began]
-    alone = not read.is_preemptible and any(first < pod.created for first in began for pod in pending)
+    alone = not read.terms.is_preemptible and any(first < pod.created for first in began for pod in pending)
     pause = paused_until(excluded, now) - now
     later = f", for {span(pause)} at least" if pause > 0 else ""
     why = f"{which}: {'placed again' if alone else f'it goes back to the queue{later}'}"
     note, decision = Note("NotStarted", why, is_warning=True), decision_of("wait", why, now)
-    if alone or read.is_preemptible:
+    if alone or read.terms.is_preemptible:
         gone = {(pod.place.task, pod.place.index) for pod in pending if pod.place}
         again = place_again(job, gone, now=now, excluded=excluded, decision=decision, note=note)
         return [again, *(_ended(job, pending, now) if alone else ())]
@@ -113,7 +114,7 @@ def _because_of_it(excluded: Exclusions, now: float) -> list[Exclusion]:
     return [entry for entry in excluded.active(now) if entry.source == SOURCE and entry.since <= now]
 
 
-def _ended(job: Job, pods: Sequence[PodRead], now: float) -> list[Write]:
+def _ended(job: Job, pods: Sequence[PodRecord], now: float) -> list[Write]:
     """End these pods, which is not counted. Argo makes them again, with gates."""
     why = f"{REJECTED}: it did not start"
     return [patches.stop(pod, job.key, why, timestamp(now)) for pod in pods]
@@ -121,10 +122,12 @@ def _ended(job: Job, pods: Sequence[PodRead], now: float) -> list[Write]:
 
 def _is_running(job: Job) -> bool:
     read = job.read
-    return not (job.is_over or read.is_suspended or read.awaits_admission or read.restarts > read.backoff_limit)
+    return not (
+        job.is_over or read.wishes.is_suspended or read.argo.awaits_admission or read.restarts > read.spec.backoff_limit
+    )
 
 
-def _is_pending(job: Job, pod: PodRead, capacity: FreeCapacity) -> bool:
+def _is_pending(job: Job, pod: PodRecord, capacity: FreeCapacity) -> bool:
     going = pod.is_stopping or pod.is_terminating or not job.is_wanted(pod)
     return pod.pending_since > 0 and not going and not capacity.is_lost(pod.host)
 
@@ -132,7 +135,7 @@ def _is_pending(job: Job, pod: PodRead, capacity: FreeCapacity) -> bool:
 def _smaller(job: Job, started: Mapping[tuple[str, int], str]) -> dict[str, tuple[str, ...]] | None:
     """The nodes of the replicas that have started, by task, if the job may go on with these alone."""
     out: dict[str, tuple[str, ...]] = {}
-    for role in job.read.roles:
+    for role in job.read.needs.roles:
         nodes = [node for (task, _), node in sorted(started.items()) if task == role.name]
         count = len(nodes) - len(nodes) % role.unit
         if count < role.low or not count:
@@ -141,7 +144,7 @@ def _smaller(job: Job, started: Mapping[tuple[str, int], str]) -> dict[str, tupl
     return out
 
 
-def _excluded(known: Exclusions, pending: Sequence[PodRead], which: str, now: float) -> Exclusions:
+def _excluded(known: Exclusions, pending: Sequence[PodRecord], which: str, now: float) -> Exclusions:
     attempt = f"{SOURCE}/{_tries(known, now) + 1}"
     for node in sorted({pod.host for pod in pending})[:MOST_EXCLUDED]:
         if known.is_full(now) and node not in known.at(now):
@@ -154,7 +157,7 @@ def _excluded(known: Exclusions, pending: Sequence[PodRead], which: str, now: fl
     return known
 
 
-def _names(pending: Sequence[PodRead]) -> str:
+def _names(pending: Sequence[PodRecord]) -> str:
     texts = [
         f"{pod.place.task}-{pod.place.index} on {pod.host}" + (f" ({pod.waits_for})" if pod.waits_for else "")
         for pod in pending

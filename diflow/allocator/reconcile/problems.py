@@ -68,8 +68,8 @@ class Problems:
 def _ignored(job: Job) -> str:
     """What of a job the allocator ignores or cannot do, "" if nothing."""
     read = job.read
-    text = read.complaint or _complaint(read.profilings)
-    if read.tree.is_offloaded and not read.has_ended:
+    text = read.complaint or _complaint(read.texts.profilings)
+    if read.argo.tree.is_offloaded and not read.has_ended:
         text = text or "Argo keeps its nodes in a database, where the allocator cannot read them"
     if job.is_full and not job.is_superseded and not next_names(job):
         text = text or "its Workflow is full, and the names of its tasks are too long for it to get a next one"

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import JobRead
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Note, Write
 from diflow.common import keys
@@ -17,6 +16,7 @@ from diflow.common.words import counted
 from diflow.record import chain
 from diflow.record.allocation import Allocation
 from diflow.record.exclusions import Exclusions
+from diflow.record.job import JobRecord
 from diflow.record.patches import live
 from diflow.record.untrusted import whole_text
 
@@ -50,26 +50,26 @@ def replacing_round(
     Of a suspended job Argo judges no failure, however long ago that was.
     """
     read = job.read
-    is_certain = read.is_suspended or read.tree.failed(read.live.current) or not job.current_pods
-    failure = read.tree.failure if is_certain else ""
+    is_certain = read.wishes.is_suspended or read.argo.tree.failed(read.live.current) or not job.current_pods
+    failure = read.argo.tree.failure if is_certain else ""
     if not failure:
         return next_round(job, counts, nodes, now=now, decision=decision, note=note)
-    if read.restarts >= read.backoff_limit:
+    if read.restarts >= read.spec.backoff_limit:
         return stop(read, after_the_last_restart(failure, read), now=now)
     # A next Workflow has the count that Argo has recorded in this one.
-    annotations = {} if job.is_full else {keys.RESTARTS_BEFORE: whole_text(read.restarts_before + 1)}
+    annotations = {} if job.is_full else {keys.RESTARTS_BEFORE: whole_text(read.notes.restarts_before + 1)}
     return next_round(job, counts, nodes, now=now, decision=decision, note=note, annotations=annotations)
 
 
-def stop(read: JobRead, why: str, *, now: float) -> Write:
+def stop(read: JobRecord, why: str, *, now: float) -> Write:
     """End the job, with the reason in its decision and in an Event."""
     return patches.stop_job(read, decision=decision_of("stop", why, now), note=Note("Stopped", why, is_warning=True))
 
 
-def after_the_last_restart(failure: str, read: JobRead) -> str:
+def after_the_last_restart(failure: str, read: JobRecord) -> str:
     """Why a job ends, of which this failure is the one after its last restart."""
     after = f" after {counted(read.restarts, 'restart')}" if read.restarts else ""
-    return f"{failure}{after}; backoffLimit is {read.backoff_limit}"
+    return f"{failure}{after}; backoffLimit is {read.spec.backoff_limit}"
 
 
 def place_again(
@@ -87,12 +87,12 @@ def place_again(
     A preemptible job moves as a whole: to a new round, which has no places yet. This uses none of its backoffLimit.
     `note_and_decision`: as in `patches`.
     """
-    read, at = job.read, job.read.allocation
-    if read.is_preemptible:
-        counts = {role.name: role.low for role in read.roles}
+    read, at = job.read, job.read.current_allocation
+    if read.terms.is_preemptible:
+        counts = read.needs.least
         return next_round(job, counts, {}, now=now, excluded=excluded, memory=memory, **note_and_decision)
     moved = None
-    if gone and at is not None and at.round == read.live.current:
+    if gone and at is not None:
         nodes = {
             task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
             for task, places in at.nodes.items()
@@ -106,11 +106,13 @@ def place_again(
 def next_names(job: Job) -> tuple[str, ...]:
     """Candidate names of the job's next Workflow, in order of preference; none if the tasks' names are too long."""
     read = job.read
-    if read.part >= MOST_PARTS:
+    if read.chain.part >= MOST_PARTS:
         return ()
-    longest = chain.longest_name({role.name: role.high for role in read.roles})
+    longest = chain.longest_name({role.name: role.high for role in read.needs.roles})
     salt = hashlib.sha256(read.identity.uid.encode()).hexdigest()[:5]
-    names = (chain.part_name(read.name, read.part + 1, most_characters=longest, salt=given) for given in ("", salt))
+    names = (
+        chain.part_name(read.name, read.chain.part + 1, most_characters=longest, salt=given) for given in ("", salt)
+    )
     return tuple(name for name in names if name)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import PodRead
+from diflow.record.pod import PodRecord
 
 # A pod that kube-scheduler has not tried yet gets this many times the time of one that it has refused: it waits behind
 # others, as kube-scheduler binds some 50 a second.
@@ -27,7 +27,7 @@ class UnboundPods:
     def __len__(self) -> int:
         return len(self._since)
 
-    def overdue(self, state: ClusterState, *, now: float) -> Mapping[str, PodRead]:
+    def overdue(self, state: ClusterState, *, now: float) -> Mapping[str, PodRecord]:
         """The pods, by uid, that were not bound in time."""
         waiting = {
             pod.identity.uid: pod
@@ -51,7 +51,7 @@ class AvoidedNodes:
     def __init__(self) -> None:
         self._until: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def update(self, state: ClusterState, overdue: Mapping[str, PodRead], *, now: float) -> None:
+    def update(self, state: ClusterState, overdue: Mapping[str, PodRecord], *, now: float) -> None:
         """Avoid the nodes to which these pods were not bound."""
         self._until = {
             key: (until, pause)
@@ -83,8 +83,8 @@ class AvoidedNodes:
         return frozenset[str]().union(*self.at(now).values())
 
 
-def _was_sent(pod: PodRead, job: Job) -> bool:
+def _was_sent(pod: PodRecord, job: Job) -> bool:
     """Whether the job holds this place, on the node that the pod is pinned to."""
-    at, place = job.read.allocation, pod.place
+    at, place = job.read.notes.allocation, pod.place
     is_granted = pod.identity.uid not in job.strays
     return is_granted and place is not None and at is not None and at.node(place.task, place.index) == pod.pinned

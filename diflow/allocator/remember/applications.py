@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,18 +23,19 @@ from diflow.allocator.remember import namespace_records
 from diflow.allocator.remember.lessons import Observed, lessons, reported
 from diflow.allocator.watch import reports
 from diflow.allocator.watch.node_pools import NodePools
-from diflow.allocator.watch.records import JobRead, application_of
+from diflow.allocator.watch.records import application_of
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, DiflowError, LostLeadershipError, UnauthorizedError, UnavailableError
 from diflow.common.limits import MOST_APPLICATIONS_BYTES
-from diflow.kube.api import Cluster
+from diflow.kube.api import Cluster, within
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.kube.reflector import Json, Reflector
+from diflow.kube.reflector import PACE, Json, Pace, Reflector
 from diflow.record import chain, untrusted
+from diflow.record.job import JobRecord, record_of
 from diflow.record.namespace import applications
 from diflow.record.namespace.applications import Application, Lesson
-from diflow.record.parameters import JobState
 from diflow.record.status.status import derive
 
 RUNNING_SECONDS: Final = 900.0
@@ -77,22 +77,20 @@ class Applications:
         ended: Reflector,
         pools: NodePools,
         namespace: str = "",
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        **options: Any,
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
     ) -> None:
         self._cluster, self._elector = cluster.without_retries(), elector
         self._jobs, self._ended, self._pools = jobs, ended, pools
-        self._clock, self._wall = clock, wall
-        space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
+        self._clock = clock
         self.config_maps = Reflector(
             cluster,
             CONFIG_MAP,
             fields=f"metadata.name={keys.APPLICATIONS}",
             trim=_trim,
             clock=clock,
-            **space,
-            **options,
+            pace=pace,
+            **within(namespace),
         )
         self._observed: dict[str, Observed] = {}
         self._namespaces: dict[str, _Namespace] = {}
@@ -109,10 +107,10 @@ class Applications:
         running, heads = self._running(spaces), self._ended_in(spaces)
         for read in [read for reads in running.values() for read in reads][:MOST_OBSERVED]:
             try:
-                self._observed.setdefault(read.identity.uid, Observed()).update(read, self._wall())
+                self._observed.setdefault(read.identity.uid, Observed()).update(read, self._clock.wall())
             except Exception as error:  # what it reports is the user's
                 log.debug("the reports of a job cannot be read", job=read.key, why=type(error).__name__)
-        budget, written, now = MOST_READ, 0, self._clock()
+        budget, written, now = MOST_READ, 0, self._clock.monotonic()
         self._namespaces = {name: self._namespaces.get(name) or _Namespace() for name in spaces}
         for name, known in sorted(self._namespaces.items(), key=lambda one: (one[1].read, one[0])):
             if now < known.pause_until:
@@ -135,12 +133,12 @@ class Applications:
         self._forget_all_but(running, heads)
         return written
 
-    def _running(self, spaces: Mapping[str, Json]) -> dict[str, list[JobRead]]:
+    def _running(self, spaces: Mapping[str, Json]) -> dict[str, list[JobRecord]]:
         """The running jobs of these namespaces that have an application."""
-        out: dict[str, list[JobRead]] = {}
+        out: dict[str, list[JobRecord]] = {}
         for (namespace, _), item in self._jobs.items().items():
-            read: JobRead = item["read"]
-            if namespace in spaces and read.application and not read.has_ended and not read.continued_in:
+            read: JobRecord = item["read"]
+            if namespace in spaces and read.needs.application and not read.has_ended and not read.chain.continued_in:
                 out.setdefault(namespace, []).append(read)
         return out
 
@@ -152,18 +150,20 @@ class Applications:
                 out.setdefault(namespace, {})[kept["head"].uid] = name
         return out
 
-    def _forget_all_but(self, running: Mapping[str, Sequence[JobRead]], heads: Mapping[str, Mapping[str, str]]) -> None:
+    def _forget_all_but(
+        self, running: Mapping[str, Sequence[JobRecord]], heads: Mapping[str, Mapping[str, str]]
+    ) -> None:
         """Drop what was observed of jobs that are gone or have taught."""
         alive = {read.identity.uid for reads in running.values() for read in reads}
         alive |= {uid for name, there in heads.items() for uid in there if uid not in self._namespaces[name].done}
         self._observed = {uid: seen for uid, seen in self._observed.items() if uid in alive}
 
     def _of_namespace(
-        self, namespace: str, item: Json, heads: Mapping[str, str], running: list[JobRead], budget: int
+        self, namespace: str, item: Json, heads: Mapping[str, str], running: list[JobRecord], budget: int
     ) -> tuple[int, bool]:
         """(Workflows read, whether the memory was written)."""
         kept = self._namespaces[namespace]
-        is_due = bool(running) and self._clock() - kept.running >= RUNNING_SECONDS
+        is_due = bool(running) and self._clock.monotonic() - kept.running >= RUNNING_SECONDS
         done = kept.done & heads.keys()
         if not is_due and (done == heads.keys() or budget <= 0):
             kept.done = frozenset(done)
@@ -178,12 +178,12 @@ class Applications:
             if used >= budget:
                 break
             used += 1
-            kept.read = self._clock()
+            kept.read = self._clock.monotonic()
             done |= {uid}
             for key, lesson, at in self._ended_job(namespace, name, uid, known):
                 known[key] = applications.learned(known.get(key) or Application(*key), lesson, now_seconds=at)
         if is_due:
-            kept.running = self._clock()
+            kept.running = self._clock.monotonic()
             for read in running:
                 self._learn_running(read, known)
         text = applications.text(known.values())
@@ -201,20 +201,20 @@ class Applications:
         if workflow is None or untrusted.sub(workflow, "metadata").get("uid") != uid or chain.continued_in(workflow):
             return []
         try:
-            state = JobState.parse(workflow)
-            if not (state.is_job and state.is_gang and state.is_preemptible):
+            state = record_of(workflow)
+            if not (state.terms.is_job and state.terms.is_gang and state.terms.is_preemptible):
                 return []
             status = derive(workflow)
-            profile = reports.profile(state.profilings)
-            application = application_of(workflow, state.spec)
+            profile = reports.profile(state.texts.profilings)
+            application = application_of(state)
             if profile is None or not status.ended:
                 return []
             ended = untrusted.seconds(status.completion_timestamp)
-            began = state.allocation.first if state.allocation is not None else 0.0
+            began = state.notes.allocation.first if state.notes.allocation is not None else 0.0
             (here, lesson), *others = lessons(
                 uid,
                 profile,
-                pool=self._pools.of(state.allocation),
+                pool=self._pools.of(state.notes.allocation),
                 pools=self._pools.by_node().values(),
                 seen=self._observed.get(uid),
                 records={pool: record for (key, pool), record in known.items() if key == application},
@@ -226,7 +226,7 @@ class Applications:
             log.debug("nothing was learned", object=f"{namespace}/{name}", why=type(error).__name__)
             return []
 
-    def _learn_running(self, read: JobRead, known: dict[Key, Application]) -> None:
+    def _learn_running(self, read: JobRecord, known: dict[Key, Application]) -> None:
         """Add to `known` what a running job has shown."""
         profile = reported(read)
         if profile is None:
@@ -234,15 +234,15 @@ class Applications:
         found = lessons(
             read.identity.uid,
             profile,
-            pool=self._pools.of(read.allocation),
+            pool=self._pools.of(read.notes.allocation),
             pools=self._pools.by_node().values(),
             seen=self._observed.get(read.identity.uid),
             records={},
         )
         for pool, lesson in found:
-            key = read.application, pool
+            key = read.needs.application, pool
             record = known.get(key) or Application(*key)
-            known[key] = applications.learned_while_running(record, lesson, now_seconds=self._wall())
+            known[key] = applications.learned_while_running(record, lesson, now_seconds=self._clock.wall())
 
 
 def _trim(obj: Json) -> Json:

@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from diflow.allocator.remember import namespace_records
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.durations import backoff
 from diflow.common.errors import DiflowError, LostLeadershipError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.common.limits import MOST_ENDED_JOBS
-from diflow.kube.api import Cluster
+from diflow.kube.api import Cluster, within
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.kube.reflector import Json, Reflector
+from diflow.kube.reflector import PACE, Json, Pace, Reflector
 from diflow.record import chain, untrusted
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
@@ -81,13 +80,12 @@ class EndedJobs:
         elector: Elector,
         *,
         namespace: str = "",
-        clock: Callable[[], float] = time.monotonic,
-        **options: Any,
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
     ) -> None:
         self._cluster, self._elector, self._clock = cluster.without_retries(), elector, clock
-        space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
         self.workflows = Reflector(
-            cluster, WORKFLOW, labels=ENDED, metadata_only=True, trim=_trim, clock=clock, **space, **options
+            cluster, WORKFLOW, labels=ENDED, metadata_only=True, trim=_trim, clock=clock, pace=pace, **within(namespace)
         )
         self._spaces: dict[str, _Space] = {}
 
@@ -104,7 +102,7 @@ class EndedJobs:
             if kept["head"] is not None:
                 present.setdefault(namespace, []).append(kept["head"])
         self._spaces = {name: self._spaces.get(name) or _Space() for name in present}
-        budget, written, now = _Budget(), 0, self._clock()
+        budget, written, now = _Budget(), 0, self._clock.monotonic()
         for name, space in sorted(self._spaces.items(), key=lambda item: (item[1].served, item[0])):
             if budget.left <= 0:
                 break
@@ -133,7 +131,7 @@ class EndedJobs:
         if not todo:
             space.done = done
             return False
-        space.served = self._clock()
+        space.served = self._clock.monotonic()
         config_map = self._cluster.get(CONFIG_MAP, keys.ENDED_JOBS, namespace=namespace)
         before = ended.text_of(config_map)
         recorded = ended.parse(before, namespace=namespace)
@@ -171,7 +169,7 @@ class EndedJobs:
             write = log.debug if isinstance(error, NotFoundError) else log.warning
             write("ended jobs are not recorded", namespace=namespace, why=str(error), again_seconds=pause)
         space.failures += 1
-        space.pause_until = self._clock() + pause
+        space.pause_until = self._clock.monotonic() + pause
 
 
 def _trim(obj: Json) -> Json:

@@ -14,8 +14,8 @@ from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.memory import miss
 from diflow.allocator.remember.priors import prior_of
 from diflow.allocator.watch import reports
-from diflow.allocator.watch.records import JobRead
 from diflow.common.names import UNKNOWN_POOL, pool_number
+from diflow.record.job import JobRecord
 from diflow.record.namespace.applications import BINS, LEAST_NOISE, MOST_NOISE, Application, Batches, Lesson
 
 _MOST_RESTARTS: Final = 16
@@ -36,29 +36,31 @@ class Observed:
     restarts: list[float] = field(default_factory=list)
     noise: dict[int, float] = field(default_factory=dict)
 
-    def update(self, read: JobRead, now: float) -> None:
+    def update(self, read: JobRecord, now: float) -> None:
         """Take in the report of the job. A restart lasts from the decision, after which its old pods get SIGTERM, to
         the first report of the new round."""
-        since = read.allocation.since if read.allocation is not None and read.allocation.moves else 0.0
+        since = (
+            read.notes.allocation.since if read.notes.allocation is not None and read.notes.allocation.moves else 0.0
+        )
         if since != self.since:
-            self.since, self.then, self.is_measured = since, read.profilings, since == 0.0 or self.text == ""
-        if read.profilings == self.text:
+            self.since, self.then, self.is_measured = since, read.texts.profilings, since == 0.0 or self.text == ""
+        if read.texts.profilings == self.text:
             return
-        self.text = read.profilings
+        self.text = read.texts.profilings
         profile = reported(read)
         if profile is None:
             return
         self.noise |= _noise(profile)
-        if not self.is_measured and read.profilings != self.then and _is_of_round(profile, read):
+        if not self.is_measured and read.texts.profilings != self.then and _is_of_round(profile, read):
             self.is_measured = True
             took = now - since
             if 0 < took < _LONGEST_RESTART_SECONDS:
                 self.restarts = [*self.restarts[1 - _MOST_RESTARTS :], took]
 
 
-def reported(read: JobRead) -> Profile | None:
+def reported(read: JobRecord) -> Profile | None:
     """What the job reports, None if that is nothing."""
-    return reports.profile(read.profilings) if read.profilings not in ("", "{}") else None
+    return reports.profile(read.texts.profilings) if read.texts.profilings not in ("", "{}") else None
 
 
 def lessons(
@@ -134,10 +136,10 @@ def _noise(profile: Profile) -> dict[int, float]:
     return {part: value}
 
 
-def _is_of_round(profile: Profile, read: JobRead) -> bool:
+def _is_of_round(profile: Profile, read: JobRecord) -> bool:
     """Whether the newest observation is of as many nodes as the current round has."""
-    if not len(profile.observations) or read.allocation is None:
+    if not len(profile.observations) or read.notes.allocation is None:
         return False
     newest = profile.observations[-1]
-    places = [name for names in read.allocation.nodes.values() for name in names if name]
+    places = [name for names in read.notes.allocation.nodes.values() for name in names if name]
     return int(newest[NODES]) == len(set(places)) or int(newest[REPLICAS]) == len(places)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -13,10 +13,11 @@ from diflow.allocator.model.arrays import frozen
 from diflow.allocator.model.prior import PARTS, Prior
 from diflow.allocator.model.profile import COLUMNS, Profile, clean
 from diflow.allocator.watch.node_pools import NodePools
-from diflow.allocator.watch.records import JobRead
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.names import pool_number
 from diflow.kube.reflector import Reflector
+from diflow.record.job import JobRecord
 from diflow.record.namespace import applications
 from diflow.record.namespace.applications import BINS, Application
 
@@ -33,18 +34,18 @@ assert BINS == PARTS
 class Priors:
     """Adds to the profiles of jobs what the memories say of their applications. `config_maps`: the cache of these."""
 
-    def __init__(self, config_maps: Reflector, pools: NodePools, *, clock: Callable[[], float]) -> None:
+    def __init__(self, config_maps: Reflector, pools: NodePools, *, clock: Clock) -> None:
         self._config_maps, self._pools, self._clock = config_maps, pools, clock
         self._of_namespace: dict[str, tuple[object, dict[str, dict[str, Prior]], float]] = {}
         self._profiles: dict[str, tuple[tuple[Profile | None, Prior, dict[str, Prior], bool], Profile]] = {}
 
-    def profile(self, read: JobRead, profile: Profile | None) -> Profile | None:
+    def profile(self, read: JobRecord, profile: Profile | None) -> Profile | None:
         """The profile of a job with what is known of its application; the same object while neither has changed."""
-        of_pools = self._of_pools(read) if read.application else None
+        of_pools = self._of_pools(read) if read.needs.application else None
         if not of_pools:
             return profile
         # Of another type of GPU the shape of the curve is still a better guess than none; the last one is the newest.
-        pool = self._pools.of(read.allocation)
+        pool = self._pools.of(read.notes.allocation)
         prior = of_pools.get(pool) or next(reversed(of_pools.values()))
         are_several = len(of_pools) > 1 or self._pools.are_several()
         basis = profile, prior, of_pools, are_several
@@ -56,25 +57,25 @@ class Priors:
             known = self._profiles[read.key] = basis, made
         return known[1]
 
-    def _of_pools(self, read: JobRead) -> dict[str, Prior] | None:
+    def _of_pools(self, read: JobRecord) -> dict[str, Prior] | None:
         """What is known of the job's application, by pool."""
         namespace = read.identity.namespace
         item = self._config_maps.items().get((namespace, keys.APPLICATIONS))
         if item is None:
             self._of_namespace.pop(namespace, None)
             return None
-        kept, now = self._of_namespace.get(namespace), self._clock()
+        kept, now = self._of_namespace.get(namespace), self._clock.monotonic()
         if kept is None or (kept[0] is not item and now - kept[2] >= self._least_age(read, kept[1])):
             found: dict[str, dict[str, Prior]] = {}
             for (name, pool), record in applications.parse(item["text"]).items():
                 found.setdefault(name, {})[pool] = prior_of(record)
             kept = self._of_namespace[namespace] = item, found, now
-        return kept[1].get(read.application)
+        return kept[1].get(read.needs.application)
 
     @staticmethod
-    def _least_age(read: JobRead, known: Mapping[str, object]) -> float:
+    def _least_age(read: JobRecord, known: Mapping[str, object]) -> float:
         """How old the priors of a namespace must be, in seconds, before a change of its memory is read for this job."""
-        return REFRESH_SECONDS if read.application in known else REFRESH_NEW_SECONDS
+        return REFRESH_SECONDS if read.needs.application in known else REFRESH_NEW_SECONDS
 
 
 def prior_of(application: Application) -> Prior:

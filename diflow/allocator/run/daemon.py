@@ -9,7 +9,6 @@ values, back-offs, and since when something lasts.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
@@ -20,31 +19,20 @@ import structlog
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.inputs import Picture
-from diflow.allocator.plan.planner import Planner
 from diflow.allocator.plan.triggers import reason_to_plan
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.reasons import plan_text
-from diflow.allocator.reconcile.all_jobs import Reconciler
-from diflow.allocator.reconcile.cordons import Cordons
-from diflow.allocator.reconcile.cycle_view import ClusterView
-from diflow.allocator.reconcile.health import HealthWatch
-from diflow.allocator.reconcile.problems import Problems
-from diflow.allocator.remember.applications import Applications
-from diflow.allocator.remember.ended_jobs import EndedJobs
-from diflow.allocator.remember.priors import Priors
-from diflow.allocator.run.lease_requests import LeaseRequests
-from diflow.allocator.run.timers import TOO_LATE, Timers
+from diflow.allocator.run.timers import TOO_LATE
+from diflow.allocator.run.wiring import Loop, wired
 from diflow.allocator.settings import AllocatorSettings
-from diflow.allocator.watch.cluster_state import Caches, ClusterState
-from diflow.allocator.watch.node_pools import NodePools
-from diflow.allocator.watch.signature import Seal
-from diflow.allocator.write.executor import Executor
-from diflow.allocator.write.takeover import Takeover
+from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import LostLeadershipError, UnavailableError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
+from diflow.kube.reflector import PACE, Pace
 
 # How often the Lease's annotations are read while nothing happens.
 _LOOK_SECONDS = 5.0
@@ -96,9 +84,8 @@ class Allocator:
         *,
         record: Callable[[Snapshot, Plan], None] = lambda _snapshot, _plan: None,
         on_cycle: Callable[[Cycle], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        reflecting: dict[str, Any] | None = None,
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
     ) -> None:
         self.settings, self.elector = settings, elector
         self._on_cycle, self._clock = on_cycle, clock
@@ -106,62 +93,16 @@ class Allocator:
         self._reasons = Reasons()
         self._in_trouble = False
         self._took = 0.0  # seconds of the last cycle
-        self._ended = clock()  # when it ended
-        self.woke = clock()
+        self._ended = clock.monotonic()  # when it ended
+        self.woke = clock.monotonic()
         """When the loop last made progress, on the clock: for health checks."""
-        self.seal = Seal(cluster, namespace=settings.namespace)
-        self.caches = Caches(cluster, settings, on_change=self._on_cache_change, seal=self.seal, **(reflecting or {}))
-        pools = NodePools(self.caches.nodes, settings.pools.label)
-        self.executor = Executor(
-            cluster,
-            elector,
-            on_response=self.caches.apply_write_response,
-            progress=self._progress,
-            sign=self.seal.sign,
-            mark=pools.mark,
-            workers=settings.writers,
-            clock=clock,
-            wall=wall,
-        )
-        self.ended_jobs = EndedJobs(
-            cluster, elector, namespace=settings.watched_namespace, **{"clock": clock, **(reflecting or {})}
-        )
-        self.applications = Applications(
-            cluster,
-            elector,
-            jobs=self.caches.workflows,
-            ended=self.ended_jobs.workflows,
-            pools=pools,
-            namespace=settings.watched_namespace,
-            wall=wall,
-            **{"clock": clock, **(reflecting or {})},
-        )
-        self._view = ClusterView(self.caches, lost_after_seconds=settings.lost_after_seconds, clock=clock, wall=wall)
-        self._reconciler = Reconciler(self.executor, self._view, settings, clock=clock, wall=wall)
-        self._planner = Planner(
-            policy,
-            settings,
-            elector,
-            self.executor,
-            self._view,
-            avoided=self._reconciler.avoided,
-            record=record,
-            on_progress=self._progress,
-            on_due=self.ask,
-            clock=clock,
-            wall=wall,
-            inherit=Priors(self.applications.config_maps, pools, clock=clock).profile,
-        )
-        self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
-        self._problems = Problems(self.executor)
-        self._requests = LeaseRequests(cluster, elector, namespace=settings.namespace)
-        self.health = HealthWatch(self.executor, clock=clock, wall=wall)
-        self._cordons = Cordons(
-            cluster, elector, after_namespaces=settings.cordon_after_namespaces, clock=clock, wall=wall
-        )
-        self._timers = Timers(
-            settings, self.executor, self._planner, self._reconciler.unbound, clock, look_due=self.health.due
-        )
+        loop = Loop(on_change=self._on_cache_change, on_progress=self._progress, ask=self.ask, record=record)
+        parts = wired(cluster, settings, policy, elector, loop=loop, clock=clock, pace=pace)
+        self.seal, self.caches, self.executor, self.health = parts.seal, parts.caches, parts.executor, parts.health
+        self.ended_jobs, self.applications = parts.ended_jobs, parts.applications
+        self._view, self._reconciler, self._planner = parts.view, parts.reconciler, parts.planner
+        self._takeover, self._problems, self._requests = parts.takeover, parts.problems, parts.requests
+        self._cordons, self._timers = parts.cordons, parts.timers
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set, on caches that were started. Raises LostLeadershipError when this process does not
@@ -180,7 +121,9 @@ class Allocator:
     def has_work(self) -> bool:
         """Whether something has changed since the last turn, or is due."""
         with self._wake:
-            return self._read_lease_requests() or self._reasons.is_dirty or self._clock() >= self._timers.due()
+            return (
+                self._read_lease_requests() or self._reasons.is_dirty or self._clock.monotonic() >= self._timers.due()
+            )
 
     def turn(self) -> Cycle:
         """Run a cycle, with a plan if there is a reason. Raises LostLeadershipError."""
@@ -191,7 +134,7 @@ class Allocator:
         reasons.plan |= self._timers.reasons()
         done = self.cycle(", ".join(sorted(reasons.plan)[:4]))
         if done.planned or self._requests.paused:
-            self._timers.planned = self._clock()
+            self._timers.planned = self._clock.monotonic()
         if not done.trouble:
             self._requests.respond(self.account)
         return done
@@ -205,7 +148,7 @@ class Allocator:
 
     def cycle(self, planned: str) -> Cycle:
         """Reconcile; plan too if `planned` is a reason. On stale caches, change nothing."""
-        self.woke = self._timers.cycled = began = self._clock()
+        self.woke = self._timers.cycled = began = self._clock.monotonic()
         made = self.executor.made
         trouble = self.caches.trouble()
         state, spent = ClusterState({}, {}, ()), 0.0
@@ -220,15 +163,15 @@ class Allocator:
         self._in_trouble = bool(trouble)
         cycle = Cycle(
             planned=planned,
-            seconds=self._clock() - began,
+            seconds=self._clock.monotonic() - began,
             policy_seconds=spent,
             writes=self.executor.made - made,
             jobs=sum(not job.read.has_ended for job in state.jobs.values()),
             trouble=trouble,
             policy_trouble=self.last_trouble if planned else "",
-            left_out_nodes=_left_out(state, self._reconciler.avoided.anywhere(self._clock())),
+            left_out_nodes=_left_out(state, self._reconciler.avoided.anywhere(self._clock.monotonic())),
         )
-        self._took, self._ended = cycle.seconds, self._clock()
+        self._took, self._ended = cycle.seconds, self._clock.monotonic()
         self._on_cycle(cycle)
         return cycle
 
@@ -296,14 +239,14 @@ class Allocator:
         return plan_text.plan_text(shown.snapshot, plan, excluded=shown.excluded, trouble=self.last_trouble)
 
     def _progress(self) -> None:
-        self.woke = self._clock()
+        self.woke = self._clock.monotonic()
 
     def _wait_for_caches(self, stop: threading.Event) -> None:
-        ends = self._clock() + _LOOK_SECONDS  # then the cycles say what is wrong
+        ends = self._clock.monotonic() + _LOOK_SECONDS  # then the cycles say what is wrong
         while not stop.is_set() and not self.caches.wait_synced(1.0):
             self._progress()
             self.elector.check()
-        while not stop.is_set() and self.caches.trouble() and self._clock() < ends:
+        while not stop.is_set() and self.caches.trouble() and self._clock.monotonic() < ends:
             stop.wait(_FRESH_SECONDS)
 
     def _wait(self, stop: threading.Event) -> None:
@@ -312,9 +255,9 @@ class Allocator:
             self._progress()
             with self._wake:
                 if not self._reasons.is_dirty:
-                    self._wake.wait(min(max(0.01, self._timers.due() - self._clock()), _LOOK_SECONDS))
+                    self._wake.wait(min(max(0.01, self._timers.due() - self._clock.monotonic()), _LOOK_SECONDS))
             self.elector.check()
-        if self.settings.debounce_seconds and self._clock() - self._ended < _LULL_SECONDS:
+        if self.settings.debounce_seconds and self._clock.monotonic() - self._ended < _LULL_SECONDS:
             stop.wait(max(self.settings.debounce_seconds, min(self._took, _GATHER_SECONDS)))
 
     def _read_lease_requests(self) -> bool:

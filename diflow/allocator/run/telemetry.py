@@ -10,8 +10,6 @@ A slow client never delays the loop.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from diflow.allocator.model.plan import Action
 from diflow.allocator.reconcile.health import STATES
+from diflow.common.clock import SYSTEM, Clock
 from diflow.daemon import probes
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 class Telemetry:
     """Metrics and health of an allocator. Pass `cycle` to the Allocator as its `on_cycle`."""
 
-    def __init__(self, elector: Elector, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, elector: Elector, *, clock: Clock = SYSTEM) -> None:
         self._elector = elector
         self._clock = clock
         self._allocator: Allocator | None = None
@@ -125,17 +124,17 @@ class Telemetry:
         if waits.any():
             # A job that had run and was preempted waits since then.
             since = np.maximum(snapshot.job_created_seconds, snapshot.job_changed_seconds)[waits].min()
-            self._longest_wait = max(0.0, snapshot.now_seconds - float(since)), self._clock()
+            self._longest_wait = max(0.0, snapshot.now_seconds - float(since)), self._clock.monotonic()
 
     def _longest_wait_seconds(self) -> float:
         found = self._longest_wait
-        return found[0] + self._clock() - found[1] if found is not None else 0.0
+        return found[0] + self._clock.monotonic() - found[1] if found is not None else 0.0
 
     def health(self) -> str:
         """Why this process should be restarted, or ""."""
         if self._allocator is None or not self._elector.is_leader():
             return ""  # a standby process does nothing
-        still = self._clock() - self._allocator.woke
+        still = self._clock.monotonic() - self._allocator.woke
         if still > STILL_SECONDS + self._allocator.settings.policy_seconds:
             return f"the loop has stood still for {still:.0f} s"
         stuck = self._allocator.stuck_seconds

@@ -15,6 +15,7 @@ from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.write.executor import Executor
+from diflow.common.clock import Clock
 
 # A plan that failed is repeated after this time, as the leader is not ready until one succeeds.
 _AGAIN_SECONDS = 15.0
@@ -31,13 +32,13 @@ class Timers:
         executor: Executor,
         planner: Planner,
         unbound: UnboundPods,
-        clock: Callable[[], float],
+        clock: Clock,
         *,
         look_due: Callable[[], float],
     ) -> None:
         self._settings, self._executor, self._planner, self._unbound = settings, executor, planner, unbound
         self._clock, self._look_due = clock, look_due
-        self.cycled = self.planned = clock()
+        self.cycled = self.planned = clock.monotonic()
         self._later = math.inf
         self._lost: frozenset[str] = frozenset()
 
@@ -54,7 +55,7 @@ class Timers:
 
     def reasons(self) -> set[str]:
         """Reasons to plan because of the time since the last plan."""
-        since, reasons = self._clock() - self.planned, set()
+        since, reasons = self._clock.monotonic() - self.planned, set()
         if since >= self._settings.period_seconds:
             reasons.add("period")
         if self._planner.failing_seconds is not None and since >= _AGAIN_SECONDS:
@@ -68,7 +69,7 @@ class Timers:
         self._lost = lost
         reasons += [f"{job} is tried again" for job in self._executor.end_backoffs()]
         promises = self._planner.promises
-        if self._clock() >= promises.due():
+        if self._clock.monotonic() >= promises.due():
             reasons.append("a place was not taken")
         silent = (
             self._settings.lost_after_seconds - capacity.age(node.not_ready_since)
@@ -76,11 +77,11 @@ class Timers:
             if node.not_ready_since is not None and node.name not in lost
         )
         young = (
-            self._settings.between_rounds_seconds - capacity.age(job.read.allocation.since)
+            self._settings.between_rounds_seconds - capacity.age(job.read.notes.allocation.since)
             for job in state.jobs.values()
-            if job.read.tree.recreated and job.read.allocation is not None
+            if job.read.argo.tree.recreated and job.read.notes.allocation is not None
         )
-        unexplained = (explain_left(job, capacity, Pace()) for job in state.jobs.values() if job.read.has_policy)
+        unexplained = (explain_left(job, capacity, Pace()) for job in state.jobs.values() if job.read.spec.has_rules)
         waiting = [start_left(job, capacity) for job in state.jobs.values()]
         # Before a job is stopped because it is too late, a plan is made that may start it.
         planned_ago = self._planner.planned_ago
@@ -91,7 +92,7 @@ class Timers:
         repairs = (repair_left(job.read, capacity) for job in state.jobs.values())
         every = (*silent, *young, *unexplained, *waiting, *pending, *checking, *repairs)
         left = min((seconds for seconds in every if seconds > 0), default=math.inf)
-        self._later = self._clock() + left
-        if promises.due() > self._clock():
+        self._later = self._clock.monotonic() + left
+        if promises.due() > self._clock.monotonic():
             self._later = min(self._later, promises.due())
         return reasons

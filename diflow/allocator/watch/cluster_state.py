@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.settings import AllocatorSettings
@@ -14,15 +14,18 @@ from diflow.allocator.watch import records
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.queue_access import NamespaceRule
 from diflow.allocator.watch.queues import QueueFile, read_file
-from diflow.allocator.watch.records import JobRead, NodeRead, PodRead
 from diflow.allocator.watch.selectors import LIVE, MANAGED
 from diflow.allocator.watch.signature import Seal
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError
-from diflow.kube.api import Cluster
+from diflow.kube.api import Cluster, Selection, within
 from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
-from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflector import PACE, Json, Key, Pace, Reflector
 from diflow.kube.reflectors import Reflectors
+from diflow.record.job import JobRecord
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord
 
 QUEUES_KEY = "queues.yaml"
 
@@ -40,8 +43,8 @@ class ClusterState:
     namespaces may use which queues."""
 
     jobs: Mapping[str, Job]
-    nodes: Mapping[str, NodeRead]
-    pods: tuple[PodRead, ...]
+    nodes: Mapping[str, NodeRecord]
+    pods: tuple[PodRecord, ...]
     queues: tuple[QueueView, ...] = ()
     queue_trouble: str = ""
     rules: tuple[NamespaceRule, ...] = ()
@@ -60,19 +63,18 @@ class Caches:
         *,
         on_change: OnChange,
         seal: Seal | None = None,
-        **options: Any,
+        clock: Clock = SYSTEM,
+        pace: Pace = PACE,
     ) -> None:
         self._settings = settings
         self._seal = seal
-        space: dict[str, Any] = (
-            {"namespace": settings.watched_namespace} if settings.watched_namespace else {"everywhere": True}
-        )
+        space = within(settings.watched_namespace)
 
-        def reflector(kind: Kind, trim: Callable[[Json], Json | None], **chosen: Any) -> Reflector:
+        def reflector(kind: Kind, trim: Callable[[Json], Json | None], **selection: Unpack[Selection]) -> Reflector:
             def changed(_: str, key: Key, old: Json | None, new: Json | None) -> None:
                 on_change(kind, "/".join(key), old and old["read"], new and new["read"])
 
-            return Reflector(cluster, kind, trim=trim, on_change=changed, **chosen, **options)
+            return Reflector(cluster, kind, trim=trim, on_change=changed, clock=clock, pace=pace, **selection)
 
         self.workflows = reflector(WORKFLOW, self._trim_workflow, labels=MANAGED, **space)
         self.pods = reflector(POD, records.trim_pod, everywhere=True, fields=LIVE)
@@ -108,15 +110,20 @@ class Caches:
     def _trim_workflow(self, obj: Json) -> Json | None:
         """As `records.trim_workflow`, without an allocation that the allocator did not write."""
         kept = records.trim_workflow(obj)
-        if self._seal is None or kept is None or kept["read"].allocation is None:
+        if self._seal is None or kept is None or kept["read"].notes.allocation is None:
             return kept
-        read: JobRead = kept["read"]
+        read: JobRecord = kept["read"]
         annotations = obj["metadata"]["annotations"]
         proof = str(annotations.get(keys.PROOF) or "")
         if self._seal.is_ours(read.identity.uid, str(annotations[keys.ALLOCATION]), proof):
             return kept
         complaint = f"the annotation {keys.ALLOCATION} was not written by the allocator as it stands, and is ignored"
-        return {**kept, "read": replace(read, allocation=None, complaint=read.complaint or complaint)}
+        return {
+            **kept,
+            "read": replace(
+                read, notes=replace(read.notes, allocation=None), complaints=read.complaints or (complaint,)
+            ),
+        }
 
     def trouble(self) -> str:
         """Why no decision may be based on the caches now; "" when they are synced and fresh, and the queues are known.
@@ -143,7 +150,7 @@ class Caches:
         if not any(is_new):
             return self._state
         former, (queues, queue_trouble) = self._state, self._queues()
-        reads: dict[str, JobRead] = {item["read"].key: item["read"] for item in workflows.values()}
+        reads: dict[str, JobRecord] = {item["read"].key: item["read"] for item in workflows.values()}
         owners = _owners(reads)
         if is_new[3] or owners != self._pods.owners:
             self._pods = Pods.of((item["read"] for item in pods.values()), owners)
@@ -175,14 +182,14 @@ class Caches:
 class Pods:
     """Live pods: all, and by the key of their job. `owners`: the uid of each existing Workflow, by key."""
 
-    all: tuple[PodRead, ...]
-    by_job: Mapping[str, tuple[PodRead, ...]]
+    all: tuple[PodRecord, ...]
+    by_job: Mapping[str, tuple[PodRecord, ...]]
     owners: Mapping[str, str]
 
     @classmethod
-    def of(cls, pods: Iterable[PodRead], owners: Mapping[str, str]) -> Pods:
-        seen: list[PodRead] = []
-        by_job: dict[str, list[PodRead]] = {}
+    def of(cls, pods: Iterable[PodRecord], owners: Mapping[str, str]) -> Pods:
+        seen: list[PodRecord] = []
+        by_job: dict[str, list[PodRecord]] = {}
         for pod in pods:
             if pod.place is None:
                 seen.append(pod)
@@ -197,9 +204,9 @@ class Pods:
 
 
 def assemble(
-    workflows: Iterable[JobRead],
-    nodes: Iterable[NodeRead],
-    pods: Iterable[PodRead],
+    workflows: Iterable[JobRecord],
+    nodes: Iterable[NodeRecord],
+    pods: Iterable[PodRecord],
     queues: tuple[QueueView, ...] = (),
     queue_trouble: str = "",
     *,
@@ -216,11 +223,13 @@ def assemble(
     return ClusterState(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble, rules)
 
 
-def _owners(reads: Mapping[str, JobRead]) -> dict[str, str]:
+def _owners(reads: Mapping[str, JobRecord]) -> dict[str, str]:
     return {key: read.identity.uid for key, read in reads.items()}
 
 
-def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: Mapping[str, Job]) -> Mapping[str, Job]:
+def _jobs(
+    reads: Mapping[str, JobRecord], pods: Pods, *, most_nodes: int, former: Mapping[str, Job]
+) -> Mapping[str, Job]:
     """The jobs of these objects. A job that consists of the same objects as in `former` is reused, with the values that
     it has cached."""
     chains = _Chains(reads, pods.by_job)
@@ -229,7 +238,7 @@ def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: 
     for key, read in reads.items():
         mine, old = pods.by_job.get(key, ()), former.get(key)
         # Fast path: most jobs are unchanged and have only one Workflow.
-        alone = not read.continues and read.name in ("", read.identity.name) and key not in after
+        alone = not read.before and read.name in ("", read.identity.name) and key not in after
         if alone and old is not None and old.read is read and old.pods is mine and old.after is None:
             jobs[key] = old
             continue
@@ -239,7 +248,7 @@ def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: 
             before=chains.before.get(key),
             after=after.get(key),
             old_pods=chains.old_pods(read),
-            is_full=bool(most_nodes) and read.is_preemptible and read.tree.count >= most_nodes,
+            is_full=bool(most_nodes) and read.terms.is_preemptible and read.argo.tree.count >= most_nodes,
             known_as=chains.known_as(read),
             submitted_seconds=chains.submitted(read),
         )
@@ -255,56 +264,58 @@ class _Chains:
     ends name each other, so each Workflow is visited once whatever the annotations contain.
     """
 
-    def __init__(self, reads: Mapping[str, JobRead], pods: Mapping[str, Sequence[PodRead]]) -> None:
+    def __init__(self, reads: Mapping[str, JobRecord], pods: Mapping[str, Sequence[PodRecord]]) -> None:
         self._reads, self._pods = reads, pods
-        self._detached: dict[str, dict[str, list[PodRead]]] = {}
+        self._detached: dict[str, dict[str, list[PodRecord]]] = {}
         self.before = {key: found for key, read in reads.items() if (found := _before(read, reads)) is not None}
         self.after = {
             found.key: reads[key]
             for key, found in sorted(self.before.items())
-            if found.continued_in in ("", reads[key].identity.name)
+            if found.chain.continued_in in ("", reads[key].identity.name)
         }
-        claims = sorted((read.continues, read.continues_uid, key) for key, read in reads.items() if read.continues)
+        claims = sorted((read.before, read.chain.continues_uid, key) for key, read in reads.items() if read.before)
         self._heirs = {(continued, uid): key for continued, uid, key in claims if continued not in reads}
         current = [read for read in reads.values() if not self._is_superseded(read)]
         self._keys = {read.key for read in current}
         self._names = Counter(_named(read) for read in current)
 
-    def old_pods(self, read: JobRead) -> tuple[PodRead, ...]:
+    def old_pods(self, read: JobRecord) -> tuple[PodRecord, ...]:
         """Live pods of the Workflows before this one, if it is the newest of its job."""
-        out: list[PodRead] = []
+        out: list[PodRecord] = []
         at = read
-        while at.continues and not read.continued_in:
+        while at.before and not read.chain.continued_in:
             before = self.before.get(at.key)
             if before is None:
-                if self._heirs.get((at.continues, at.continues_uid)) == at.key:
-                    out += self._detached_pods(at.continues).get(at.continues_uid, ())
+                if self._heirs.get((at.before, at.chain.continues_uid)) == at.key:
+                    out += self._detached_pods(at.before).get(at.chain.continues_uid, ())
                 break
             if self.after.get(before.key) is not at:
                 break
             out += self._pods.get(before.key, ())
-            if before.continued_in != at.identity.name:
+            if before.chain.continued_in != at.identity.name:
                 break
             at = before
         return tuple(out)
 
-    def submitted(self, read: JobRead) -> float | None:
+    def submitted(self, read: JobRecord) -> float | None:
         """When the first Workflow of this one's chain was created; None if that is this one.
 
         The annotation `diflow/submitted` does not count, as a user could write an early time to move ahead in the
         queue. Only an existing predecessor that names this Workflow proves an age.
         """
-        at: JobRead = read
+        at: JobRecord = read
         oldest: float | None = None
         seen = {read.key}
-        while not read.continued_in and (before := self.before.get(at.key)) is not None and before.key not in seen:
-            if before.continued_in != at.identity.name:
+        while (
+            not read.chain.continued_in and (before := self.before.get(at.key)) is not None and before.key not in seen
+        ):
+            if before.chain.continued_in != at.identity.name:
                 break
             seen.add(before.key)
-            at, oldest = before, before.created_seconds
+            at, oldest = before, before.argo.created_seconds
         return oldest
 
-    def known_as(self, read: JobRead) -> str:
+    def known_as(self, read: JobRecord) -> str:
         """The key of the job that continues in this Workflow; "" if it is this Workflow's own key, or if another job
         has that key now. It is unique among the Workflows that are current."""
         if read.name in ("", read.identity.name):
@@ -314,10 +325,10 @@ class _Chains:
             return title
         return "" if title in self._keys or self._names[_named(read)] > 1 else title
 
-    def _is_superseded(self, read: JobRead) -> bool:
-        return bool(read.continued_in) or read.key in self.after
+    def _is_superseded(self, read: JobRecord) -> bool:
+        return bool(read.chain.continued_in) or read.key in self.after
 
-    def _detached_pods(self, key: str) -> Mapping[str, Sequence[PodRead]]:
+    def _detached_pods(self, key: str) -> Mapping[str, Sequence[PodRecord]]:
         """Live pods of a deleted Workflow, by its uid."""
         if key not in self._detached:
             by_owner = self._detached[key] = {}
@@ -326,13 +337,13 @@ class _Chains:
         return self._detached[key]
 
 
-def _before(read: JobRead, reads: Mapping[str, JobRead]) -> JobRead | None:
+def _before(read: JobRecord, reads: Mapping[str, JobRecord]) -> JobRecord | None:
     """The Workflow that this one continues, if it exists with the same uid."""
-    found = reads.get(read.continues) if read.continues and read.continues != read.key else None
-    return found if found is not None and found.identity.uid == read.continues_uid else None
+    found = reads.get(read.before) if read.before and read.before != read.key else None
+    return found if found is not None and found.identity.uid == read.chain.continues_uid else None
 
 
-def _named(read: JobRead) -> tuple[str, str]:
+def _named(read: JobRecord) -> tuple[str, str]:
     return read.identity.namespace, read.name or read.identity.name
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from diflow.allocator.watch.records import NodeRead, PodRead
 from diflow.common import quantities
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord
 
 _NO_AGES: Mapping[float, float] = {}
 
 
-def trouble(node: NodeRead | None) -> str:
+def trouble(node: NodeRecord | None) -> str:
     """Why no new pods may go to a node, for people; "" if they may."""
     return "is gone" if node is None else node.trouble
 
@@ -24,7 +25,7 @@ class FreeCapacity:
     set back.
     """
 
-    nodes: Mapping[str, NodeRead]
+    nodes: Mapping[str, NodeRecord]
     free: dict[str, quantities.Amounts] = field(default_factory=dict)
     lost_after_seconds: float = 60.0
     now_seconds: float = 0.0
@@ -33,8 +34,8 @@ class FreeCapacity:
     @classmethod
     def of(
         cls,
-        nodes: Mapping[str, NodeRead],
-        pods: Iterable[PodRead],
+        nodes: Mapping[str, NodeRecord],
+        pods: Iterable[PodRecord],
         *,
         now_seconds: float = 0.0,
         lost_after_seconds: float = 60.0,

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from diflow.allocator.watch.records import JobRead, PodRead
+from diflow.record.job import JobRecord
+from diflow.record.pod import PodRecord
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,11 @@ class Job:
     was created, None if it is this one.
     """
 
-    read: JobRead
-    pods: Sequence[PodRead]
-    before: JobRead | None = None
-    after: JobRead | None = None
-    old_pods: Sequence[PodRead] = ()
+    read: JobRecord
+    pods: Sequence[PodRecord]
+    before: JobRecord | None = None
+    after: JobRecord | None = None
+    old_pods: Sequence[PodRecord] = ()
     is_full: bool = False
     known_as: str = ""
     submitted_seconds: float | None = None
@@ -32,7 +33,7 @@ class Job:
     @property
     def created_seconds(self) -> float:
         """When the job was submitted: the creation of its first Workflow that still exists."""
-        return self.read.created_seconds if self.submitted_seconds is None else self.submitted_seconds
+        return self.read.argo.created_seconds if self.submitted_seconds is None else self.submitted_seconds
 
     @property
     def key(self) -> str:
@@ -46,7 +47,7 @@ class Job:
     @property
     def is_superseded(self) -> bool:
         """The job continues in another Workflow, or that is decided."""
-        return bool(self.read.continued_in) or self.after is not None
+        return bool(self.read.chain.continued_in) or self.after is not None
 
     @property
     def is_over(self) -> bool:
@@ -57,7 +58,7 @@ class Job:
     @property
     def may_begin(self) -> bool:
         """The previous Workflow, if there is one, names this one as its successor."""
-        return self.before is None or self.before.continued_in == self.read.identity.name
+        return self.before is None or self.before.chain.continued_in == self.read.identity.name
 
     def is_made_of(self, other: Job) -> bool:
         """Whether it consists of the same objects as `other`: comparing by identity is cheaper than by value."""
@@ -71,7 +72,7 @@ class Job:
             and _are_the_same(self.old_pods, other.old_pods)
         )
 
-    def is_wanted(self, pod: PodRead) -> bool:
+    def is_wanted(self, pod: PodRecord) -> bool:
         """Whether the pod is of the current round, not released, and not forgotten."""
         job = self.read
         return (
@@ -90,10 +91,10 @@ class Job:
         all that are recorded of its replica, and the one before it is not recorded or has a live pod: Argo makes the
         next attempt of a pod that has ended.
         """
-        tree, current = self.read.tree, self.read.live.current
+        tree, current = self.read.argo.tree, self.read.live.current
         if tree.is_offloaded:
             return frozenset()
-        later: list[tuple[PodRead, tuple[str, tuple[int, int, int, int]]]] = []
+        later: list[tuple[PodRecord, tuple[str, tuple[int, int, int, int]]]] = []
         for pod in self.pods:
             place = pod.place
             if place is None or place.round != current or not place.is_repeated:
@@ -107,23 +108,23 @@ class Job:
         live = {(pod.member, pod.place.order) for pod in self.pods if pod.place and not pod.is_terminating}
         return frozenset(pod.identity.uid for pod, before in later if before in live or not self._is_next(pod))
 
-    def _is_next(self, pod: PodRead) -> bool:
+    def _is_next(self, pod: PodRecord) -> bool:
         """Whether Argo has recorded an earlier attempt of the pod's replica, or of its round."""
-        place, tree = pod.place, self.read.tree
+        place, tree = pod.place, self.read.argo.tree
         if place is None:
             return False
         return pod.member in tree.members if place.counted or place.uncounted else place.round in tree.restart_of
 
     def members(self) -> Iterator[tuple[str, int, str]]:
         """(task, index, member) of each replica that should run now."""
-        for role in self.read.roles:
+        for role in self.read.needs.roles:
             for index in range(self.read.live.running(role.name)):
                 yield role.name, index, self.read.live.key(role.name, index)
 
     def has_started(self) -> bool:
         """Whether a replica of the current round, in its latest restart, was admitted or has finished."""
-        tree, latest = self.read.tree, self.latest_restart
-        if self.read.places_until and not latest:
+        tree, latest = self.read.argo.tree, self.latest_restart
+        if self.read.argo.places_until and not latest:
             return True  # its pods are created without gates
         if any(not pod.is_gated for pod in self.current_pods if pod.place and pod.place.restart == latest):
             return True
@@ -132,10 +133,10 @@ class Job:
         )
 
     @cached_property
-    def current_pods(self) -> Sequence[PodRead]:
+    def current_pods(self) -> Sequence[PodRecord]:
         """The pods of the current round, at most one for each granted replica: others are strays."""
         found = [pod for pod in self.pods if self.is_wanted(pod) and self._is_granted(pod)]
-        latest: dict[str, PodRead] = {}
+        latest: dict[str, PodRecord] = {}
         for pod in found:
             other = latest.setdefault(pod.member, pod)
             if other.place and pod.place and pod.place.order > other.place.order:
@@ -149,7 +150,7 @@ class Job:
         wanted = frozenset(pod.identity.uid for pod in self.pods if self.is_wanted(pod))
         return wanted - {pod.identity.uid for pod in self.current_pods}
 
-    def _is_granted(self, pod: PodRead) -> bool:
+    def _is_granted(self, pod: PodRecord) -> bool:
         read, place = self.read, pod.place
         if place is None:
             return False
@@ -158,7 +159,7 @@ class Job:
 
     def lacks(self) -> list[str]:
         """The replicas of the current round ("worker-3") that have not finished and have no live pod."""
-        there, finished = {pod.member for pod in self.current_pods}, self.read.tree.finished
+        there, finished = {pod.member for pod in self.current_pods}, self.read.argo.tree.finished
         return [
             f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
         ]
@@ -167,17 +168,17 @@ class Job:
     def is_incomplete(self) -> bool:
         """It was admitted, and some of its first pods do not exist: those that do wait for them."""
         read = self.read
-        return bool(read.places_until and not read.restarts and not read.tree.recreated and self.lacks())
+        return bool(read.argo.places_until and not read.restarts and not read.argo.tree.recreated and self.lacks())
 
     @cached_property
     def latest_restart(self) -> int:
         seen = [pod.place.restart for pod in self.current_pods if pod.place]
-        return max([*seen, self.read.tree.restart_of.get(self.read.live.current, 0)])
+        return max([*seen, self.read.argo.tree.restart_of.get(self.read.live.current, 0)])
 
-    def leaving(self) -> list[PodRead]:
+    def leaving(self) -> list[PodRecord]:
         """Live pods that should end."""
         return [pod for pod in self.pods if not self.is_wanted(pod)]
 
 
-def _are_the_same(some: Sequence[PodRead], others: Sequence[PodRead]) -> bool:
+def _are_the_same(some: Sequence[PodRecord], others: Sequence[PodRecord]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
-from diflow.allocator.watch.records import NodeRead, PodRead
 from diflow.common import quantities
 from diflow.common.quantities import NATIVE
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord
 
 MOST_UNKNOWN: Final = 256
 """The most unknown nodes: nodes that this process has never seen, though pods are bound to them. A pod can be created
@@ -25,25 +26,27 @@ class MissingNodes:
     """The missing nodes, and since when."""
 
     def __init__(self) -> None:
-        self._nodes: Mapping[str, NodeRead] = {}
-        self._pods: Sequence[PodRead] = ()
-        self._missing: Mapping[str, NodeRead] = {}
+        self._nodes: Mapping[str, NodeRecord] = {}
+        self._pods: Sequence[PodRecord] = ()
+        self._missing: Mapping[str, NodeRecord] = {}
         self._unknown: frozenset[str] = frozenset()
-        self._shown: Mapping[str, NodeRead] = {}
+        self._shown: Mapping[str, NodeRecord] = {}
 
-    def among(self, nodes: Mapping[str, NodeRead], pods: Sequence[PodRead], *, now: float) -> Mapping[str, NodeRead]:
+    def among(
+        self, nodes: Mapping[str, NodeRecord], pods: Sequence[PodRecord], *, now: float
+    ) -> Mapping[str, NodeRecord]:
         """`nodes`, with the missing ones as nodes that are not ready (`now`: seconds since 1970).
 
         Returns the same mapping as the last call if nothing has changed.
         """
         if nodes is self._nodes and pods is self._pods:
             return self._shown
-        guests: dict[str, list[PodRead]] = {}
+        guests: dict[str, list[PodRecord]] = {}
         for pod in pods:
             if pod.host and pod.host not in nodes:
                 guests.setdefault(pod.host, []).append(pod)
-        missing: dict[str, NodeRead] = {}
-        strange: dict[str, list[PodRead]] = {}
+        missing: dict[str, NodeRecord] = {}
+        strange: dict[str, list[PodRecord]] = {}
         for name in sorted(name for name, here in guests.items() if any(pod.place is not None for pod in here)):
             known = self._missing.get(name)
             if known is None and (seen := self._nodes.get(name)) is not None:
@@ -66,7 +69,7 @@ class MissingNodes:
         self._nodes, self._pods, self._missing, self._unknown = nodes, pods, missing, unknown
         return self._shown
 
-    def _in_turn(self, strange: Mapping[str, Sequence[PodRead]]) -> list[str]:
+    def _in_turn(self, strange: Mapping[str, Sequence[PodRecord]]) -> list[str]:
         """Unknown nodes, round-robin over the namespaces of their pods. Within a namespace those that are tracked
         already come first, as their time would start again."""
         turns: dict[str, int] = {}
@@ -78,14 +81,16 @@ class MissingNodes:
         return sorted(turns, key=lambda name: (turns[name], name not in self._unknown, name))
 
 
-def _offered(nodes: Mapping[str, NodeRead]) -> frozenset[str]:
+def _offered(nodes: Mapping[str, NodeRecord]) -> frozenset[str]:
     return frozenset().union(*(node.allocatable for node in nodes.values()))
 
 
-def _unknown(name: str, pods: Sequence[PodRead], now: float, *, offered: Set[str]) -> NodeRead:
+def _unknown(name: str, pods: Sequence[PodRecord], now: float, *, offered: Set[str]) -> NodeRecord:
     """A node of which only the `pods` are known: its allocatable resources are their requests, but for resources that
     no other node offers, as a pod can request any."""
     allocatable: quantities.Amounts = {}
     for pod in pods:
         quantities.add(allocatable, {r: value for r, value in pod.request.items() if r in offered or r in NATIVE})
-    return NodeRead(name, allocatable, is_schedulable=True, not_ready_since=now, labels={}, taints=(), is_missing=True)
+    return NodeRecord(
+        name, allocatable, is_schedulable=True, not_ready_since=now, labels={}, taints=(), is_missing=True
+    )

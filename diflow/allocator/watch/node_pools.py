@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diflow.allocator.watch.records import NodeRead
 from diflow.common import keys
 from diflow.kube.reflector import Reflector
 from diflow.record import untrusted
 from diflow.record.allocation import Allocation
+from diflow.record.node import NodeRecord
 
 
 class NodePools:
@@ -22,7 +22,7 @@ class NodePools:
         """The pool of each node."""
         items = self._nodes.items()
         if items is not self._known[0]:
-            reads: list[NodeRead] = [item["read"] for item in items.values()]
+            reads: list[NodeRecord] = [item["read"] for item in items.values()]
             pools = {node.name: untrusted.string(node.labels.get(self._label), most=63) for node in reads}
             self._known = items, pools, len(set(pools.values())) > 1
         return self._known[1]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Container, MutableMapping
+from collections.abc import Container, MutableMapping
 from typing import Any, Final
 
 import structlog
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.durations import backoff
 from diflow.common.errors import ConflictError
 
@@ -26,7 +26,7 @@ class Backoffs:
     `clock` returns monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._until: dict[str, float] = {}
         self._tries: dict[str, tuple[int, float]] = {}
@@ -36,7 +36,7 @@ class Backoffs:
 
     def is_active(self, job: str) -> bool:
         """Whether the job is in back-off."""
-        return self._clock() < self._until.get(job, -math.inf)
+        return self._clock.monotonic() < self._until.get(job, -math.inf)
 
     def jobs(self) -> frozenset[str]:
         """The jobs in back-off, and those whose back-off is over but not yet ended."""
@@ -48,7 +48,7 @@ class Backoffs:
 
     def end_expired(self) -> list[str]:
         """End the back-offs that are over. Returns their jobs."""
-        now = self._clock()
+        now = self._clock.monotonic()
         out = [job for job, until in self._until.items() if until <= now]
         for job in out:
             del self._until[job]
@@ -81,7 +81,7 @@ class Backoffs:
 
     def start(self, job: str, error: Exception) -> bool:
         """Start a back-off of the job, longer each time. Returns whether it is not the first one in a row."""
-        now = self._clock()
+        now = self._clock.monotonic()
         before, at = self._tries.get(job, (0, now))
         tries = before + 1 if now - at < 2 * _SECONDS[1] else 1
         pause = backoff(_SECONDS, tries - 1, error)

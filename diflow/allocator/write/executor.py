@@ -10,10 +10,11 @@ from dataclasses import replace
 import structlog
 
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import Identity, read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.allocator.write.backoffs import Backoffs
 from diflow.allocator.write.patches import NextPart, Note, Write, rebased
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.durations import timestamp
 from diflow.common.errors import (
     ConflictError,
@@ -30,6 +31,7 @@ from diflow.kube.kinds import EVENT, LEASE, POD, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json
 from diflow.record import chain
+from diflow.record.identity import Identity
 from diflow.workflows.successor import successor
 
 COMPONENT = "diflow-allocator"
@@ -59,14 +61,13 @@ class Executor:
         sign: Callable[[str, str], str],
         mark: Callable[[str], Mapping[str, str | None]],
         workers: int,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._cluster = cluster.without_retries()
         self._elector = elector
         self._on_response, self._progress = on_response, progress
         self._sign, self._mark = sign, mark
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
         self.backoffs, self.pod_backoffs = Backoffs(clock), Backoffs(clock)
         """Of jobs whose Workflows, and whose pods, cannot be written. A job can give its places back without a write to
@@ -226,7 +227,9 @@ class Executor:
                 patches = write.kind is WORKFLOW and write.part is None and bool(write.body)
                 if read is None or not patches or not self._elector.is_leader():
                     raise
-                now = read_workflow(self._cluster.get(WORKFLOW, write.target.name, namespace=write.target.namespace))
+                now = planning_record_of(
+                    self._cluster.get(WORKFLOW, write.target.name, namespace=write.target.namespace)
+                )
                 again = rebased(write, read, now)
                 if again is None:
                     raise
@@ -265,7 +268,7 @@ class Executor:
         """
         target = write.target
         workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
-        now = read_workflow(workflow).identity
+        now = planning_record_of(workflow).identity
         found = repair(workflow)
         if now.uid != target.uid or found is None:
             raise ConflictError(f"{target.key} has changed meanwhile")
@@ -278,8 +281,8 @@ class Executor:
         """
         target = write.target
         workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
-        now = read_workflow(workflow)
-        if now.identity.uid != target.uid or now.has_ended or now.is_stopping or now.continued_in or now.problem:
+        now = planning_record_of(workflow)
+        if now.identity.uid != target.uid or now.has_ended or now.is_stopping or now.chain.continued_in or now.problem:
             raise ConflictError(f"{target.key} has changed meanwhile")
         given = self._mark(part.annotations.get(keys.ALLOCATION) or "")
         marks = {name: value for name, value in given.items() if value is not None}
@@ -349,7 +352,7 @@ class Executor:
             component=COMPONENT,
             instance=self._elector.identity,
             salt=salt,
-            now=timestamp(self._wall()),
+            now=timestamp(self._clock.wall()),
         )
         try:
             self._elector.check()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from diflow.allocator.watch.records import LONGEST_DESCRIPTION, Identity, JobRead, PodRead
 from diflow.common import keys
 from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_MOVES
@@ -15,8 +14,11 @@ from diflow.record import untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.argo import ended_pods
 from diflow.record.exclusions import Exclusions
+from diflow.record.identity import Identity
+from diflow.record.job import LONGEST_DESCRIPTION, JobRecord
 from diflow.record.parameters import ADMITTED
-from diflow.record.patches import live, merged
+from diflow.record.patches import live, merged, stopping
+from diflow.record.pod import PodRecord
 
 Json = dict[str, Any]
 Reason = Literal[
@@ -138,7 +140,7 @@ class Write:
         return replace(self, body={**body, "metadata": metadata} if metadata else body, is_minimal=True)
 
 
-def rebased(write: Write, read: JobRead, now: JobRead) -> Write | None:
+def rebased(write: Write, read: JobRecord, now: JobRecord) -> Write | None:
     """A write that was decided for the Workflow as `read`, rebased on the Workflow as it is `now`; None if the fields
     that the decision depends on differ. Other fields change all the time: annotations, reports, Argo's node status."""
     if write.target.uid != read.identity.uid or _decided_by(read) != _decided_by(now):
@@ -147,34 +149,48 @@ def rebased(write: Write, read: JobRead, now: JobRead) -> Write | None:
     arguments = (body.get("spec") or {}).get("arguments")
     if arguments:
         # A merge patch replaces the whole list, so parameters that others have changed meanwhile are included.
-        before = dict(read.parameters)
+        before = dict(read.texts.parameters)
         ours = {p["name"]: p["value"] for p in arguments["parameters"] if before.get(p["name"]) != p["value"]}
-        body["spec"] = {**body["spec"], "arguments": {"parameters": merged(now.parameters, ours)}}
+        body["spec"] = {**body["spec"], "arguments": {"parameters": merged(now.texts.parameters, ours)}}
     return replace(write, target=now.identity, body=body)
 
 
-def _decided_by(read: JobRead) -> tuple[object, ...]:
-    tree = read.tree
+def _decided_by(read: JobRecord) -> tuple[object, ...]:
+    tree = read.argo.tree
     return (
-        (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
-        (read.awaits_admission, read.places_until, read.requests),
+        (
+            read.identity.uid,
+            read.problem,
+            read.has_ended,
+            read.is_stopping,
+            read.wishes.is_suspended,
+            read.chain.continued_in,
+        ),
+        (read.argo.awaits_admission, read.argo.places_until, read.wishes.requests),
         (
             read.live.rounds,
             read.live.current,
             read.live.granted,
             read.live.released,
             read.live.incarnations,
-            read.allocation,
-            read.excluded,
+            read.notes.allocation,
+            read.notes.excluded,
             read.live.memory,
         ),
-        (read.roles, read.is_preemptible, read.priority, read.queue, read.required, read.backoff_limit),
+        (
+            read.needs.roles,
+            read.terms.is_preemptible,
+            read.terms.priority_number,
+            read.wishes.queue,
+            read.spec.required,
+            read.spec.backoff_limit,
+        ),
         (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts, tree.endings),
         frozenset(member for member in tree.members if tree.is_done(member)),
     )
 
 
-def admit(pod: PodRead, node: str, job: str) -> Write:
+def admit(pod: PodRecord, node: str, job: str) -> Write:
     """Remove diflow's scheduling gate and pin the pod to its node, in one patch."""
     gates = [{"name": gate} for gate in pod.gates if gate != keys.GATE]
     body = {
@@ -184,7 +200,7 @@ def admit(pod: PodRead, node: str, job: str) -> Write:
     return Write(POD, pod.identity, job, body, why=f"admitted to {node}")
 
 
-def stop(pod: PodRead, job: str, why: str, at: str) -> Write:
+def stop(pod: PodRecord, job: str, why: str, at: str) -> Write:
     """End a pod. A running pod gets TERM and its grace period, by `activeDeadlineSeconds`.
 
     An unbound pod is ended by its status, which also shows Argo `why`: Argo would create it again if it were deleted.
@@ -197,13 +213,13 @@ def stop(pod: PodRead, job: str, why: str, at: str) -> Write:
     return Write(POD, pod.identity, job, {"spec": {"activeDeadlineSeconds": 1}}, why=why)
 
 
-def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> Write:
+def fail(pod: PodRecord, job: str, message: str, *, note: Note | None = None) -> Write:
     """End a pod by its status alone. Argo takes `message` as the message of the attempt."""
     body = ended_pods.failed(message, is_bound=bool(pod.host))
     return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
 
 
-def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | None = None) -> Write:
+def write_off(pod: PodRecord, job: str, message: str, at: str, *, note: Note | None = None) -> Write:
     """End a pod that its kubelet does not report on, and its containers, as a kubelet does for containers that it
     cannot find (`at`: the time in RFC 3339). Argo waits for the report of a pod's executor until the status says that
     the executor's container has terminated."""
@@ -211,18 +227,18 @@ def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | Non
     return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
 
 
-def update_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:
+def update_roster(pod: PodRecord, job: str, values: Mapping[str, str]) -> Write:
     """Update the roster in a running pod's annotations; the kubelet copies them into its files."""
     return Write(POD, pod.identity, job, {"metadata": {"annotations": dict(values)}}, why="roster")
 
 
-def touch(job: JobRead) -> Write:
+def touch(job: JobRecord) -> Write:
     """Change only the leader's epoch in a job's Workflow."""
     return Write(WORKFLOW, job.identity, job.key, {}, why="taken over")
 
 
-def change_job(
-    job: JobRead,
+def change_job(  # noqa: PLR0913 (each is a part of the patch)
+    job: JobRecord,
     *,
     parameters: Mapping[str, str] | None = None,
     allocation: Allocation | None = None,
@@ -237,14 +253,14 @@ def change_job(
     """Change the Workflow of a job. `parameters`: from `diflow.record.patches`; the unchanged ones are included, as a
     merge patch replaces a list as a whole. `of`: the key of the job for which this is done, if it is another one."""
     given: dict[str, str | None] = {**(annotations or {}), **_annotations(allocation, decision, excluded)}
-    if allocation is not None and job.places_until:
+    if allocation is not None and job.argo.places_until:
         parameters = {**live(places=ADMITTED), **(parameters or {})}  # no pod is created for the old allocation
-    if job.awaits_admission and decision is not None:
+    if job.argo.awaits_admission and decision is not None:
         given[keys.DESCRIPTION] = description(job, decision)
     metadata: Json = {}
     if given:
         metadata["annotations"] = given
-    if job.is_hidden and decision is not None:
+    if job.argo.is_hidden and decision is not None:
         labels = {**(labels or {}), keys.INSTANCE: None}
     if allocation is not None:
         labels = {**(labels or {}), **_labels(allocation)}
@@ -253,13 +269,13 @@ def change_job(
     body: Json = {"metadata": metadata} if metadata else {}
     change: Json = dict(spec or {})
     if parameters:
-        change["arguments"] = {"parameters": merged(job.parameters, parameters)}
+        change["arguments"] = {"parameters": merged(job.texts.parameters, parameters)}
     if change:
         body["spec"] = change
     return Write(WORKFLOW, job.identity, of or job.key, body, note=note, why=note.reason if note else "decision")
 
 
-def repair(job: JobRead) -> Write:
+def repair(job: JobRecord) -> Write:
     """Repair a job that `argo retry` has left without pods (`diflow.jobs.retry.repair`)."""
     text = "argo retry had reset only a part of the job, so that Argo created no pods: the rest was reset"
     return Write(WORKFLOW, job.identity, job.key, {}, note=Note("Repaired", text), why="argo retry", is_repair=True)
@@ -268,15 +284,15 @@ def repair(job: JobRead) -> Write:
 _WAITS = "; waits: "
 
 
-def description(job: JobRead, decision: Mapping[str, Any]) -> str:
+def description(job: JobRecord, decision: Mapping[str, Any]) -> str:
     """What the Argo UI shows of a job: as submitted, and why it waits for its admission."""
-    submitted = job.description.split(_WAITS, 1)[0]
+    submitted = job.texts.description.split(_WAITS, 1)[0]
     if decision.get("action") not in ("wait", "late"):
         return submitted
     return f"{submitted}{_WAITS}{decision['why']}"[:LONGEST_DESCRIPTION]
 
 
-def admission(job: JobRead, allocation: Allocation, *, now: float) -> Json:
+def admission(job: JobRecord, allocation: Allocation, *, now: float) -> Json:
     """The arguments of `change_job` that admit a job which has no pods yet: they are created on their nodes."""
     return {
         "parameters": live(places=allocation.places(uid=job.identity.uid, until=now + PLACES_SECONDS)),
@@ -298,14 +314,14 @@ def _annotations(
     return out
 
 
-def stop_job(job: JobRead, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
+def stop_job(job: JobRecord, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
     """End the job's Workflow, as a user's `stop` does."""
-    spec: Json = {"shutdown": "Stop", "suspend": None} if job.is_suspended else {"shutdown": "Stop"}
-    return change_job(job, spec=spec, decision=decision, note=note, of=of)  # Argo ends no Workflow that is suspended
+    labels = {keys.ADMITTED: None} if job.argo.awaits_admission else None  # see `state.patches.stop`
+    return change_job(job, spec=stopping(), labels=labels, decision=decision, note=note, of=of)
 
 
-def new_round(
-    job: JobRead,
+def new_round(  # noqa: PLR0913 (each is a part of the patch)
+    job: JobRecord,
     counts: Mapping[str, int],
     nodes: Mapping[str, tuple[str, ...]],
     *,
@@ -351,8 +367,8 @@ def _labels(allocation: Allocation) -> dict[str, str]:
     return {keys.GRANTED: str(sum(len(nodes) for nodes in allocation.nodes.values()))}
 
 
-def _next_allocation(job: JobRead, nodes: Mapping[str, tuple[str, ...]], now: float) -> Allocation:
-    before = job.allocation
+def _next_allocation(job: JobRecord, nodes: Mapping[str, tuple[str, ...]], now: float) -> Allocation:
+    before = job.notes.allocation
     started = bool(before and before.first)
     return Allocation(
         round=str(max((number for r in job.live.rounds if (number := untrusted.whole(r)) is not None), default=0) + 1),

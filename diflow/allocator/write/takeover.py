@@ -8,8 +8,6 @@ that names an earlier version of it is refused: first the jobs that may be given
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -18,6 +16,7 @@ from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import touch
+from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError
 from diflow.jobs.checks import fence
 from diflow.kube.api import Cluster
@@ -42,11 +41,10 @@ class Takeover:
         elector: Elector,
         executor: Executor,
         *,
-        clock: Callable[[], float],
-        pause: Callable[[float], None] = time.sleep,
+        clock: Clock,
     ) -> None:
         self._cluster, self._elector, self._executor = cluster.without_retries(), elector, executor
-        self._clock, self._pause = clock, pause
+        self._clock = clock
         self._epoch = 0
         self._versions: dict[str, str] = {}
         self.is_unfinished = False
@@ -71,9 +69,9 @@ class Takeover:
         out = [touch(state.jobs[key].read) for key in self._versions if not self._executor.backoffs.is_active(key)]
         if out:
             log.info("jobs get the new epoch", jobs=len(out), epoch=epoch)
-        ends = self._clock() + _TOUCH_SECONDS
+        ends = self._clock.monotonic() + _TOUCH_SECONDS
         sent = 0
-        while sent < len(out) and (not sent or self._clock() < ends):
+        while sent < len(out) and (not sent or self._clock.monotonic() < ends):
             some = out[sent : sent + _TOUCHES]
             refused = {write.job for write in self._executor.apply(some, state.jobs)}
             for job in {write.job for write in some} - refused:
@@ -86,7 +84,7 @@ class Takeover:
         """Whether the API server refuses the writes of the former leader, and knows this one's Lease."""
         elector = self._elector
         former, none = elector.former_writes_as, elector.writes_as(0)
-        ends = self._clock() + _PROOF_SECONDS
+        ends = self._clock.monotonic() + _PROOF_SECONDS
         if elector.epoch == 1:  # the Lease is new: an earlier one may have been deleted under its leader
             return False
         why = "" if former else "the writes of the former leader do not name it"
@@ -98,10 +96,10 @@ class Takeover:
                     return True
                 if not self._is_refused(none):
                     why = "the policy of manifests/allocator/fence.yaml is not in force"
-                elif self._clock() >= ends:
+                elif self._clock.monotonic() >= ends:
                     why = f"the API server has not seen the Lease within {_PROOF_SECONDS:g} s"
                 else:
-                    self._pause(_BETWEEN_PROOFS_SECONDS)
+                    self._clock.sleep(_BETWEEN_PROOFS_SECONDS)
             except DiflowError as error:
                 why = str(error)
         log.warning("former leaders are not fenced: each job is changed once instead", why=why)
@@ -114,4 +112,4 @@ class Takeover:
 def _may_be_given_less(job: Job) -> tuple[int, float, str]:
     """Sort key: jobs that wait for capacity first, then those that are resized without their users' request."""
     waits = not job.read.live.counts or not job.has_started() or bool(job.lacks())
-    return 0 if waits else 1 if job.read.is_preemptible else 2, job.created_seconds, job.key
+    return 0 if waits else 1 if job.read.terms.is_preemptible else 2, job.created_seconds, job.key

@@ -18,17 +18,17 @@ from diflow.common.tables import table
 from diflow.common.words import shortened
 from diflow.jobs.events import event_time, is_allocators
 from diflow.record.exclusions import Exclusions
+from diflow.record.job import record_of
 from diflow.record.nodecheck import Record
-from diflow.record.parameters import JobState
 from diflow.record.status.followed import failures
 from diflow.record.status.observe import observe
+from diflow.record.status.stage import Stage
 from diflow.record.status.status import derive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from diflow.jobs.lookup import Job
-    from diflow.record.parameters import Decision
     from diflow.record.status.followed import Failure
     from diflow.record.status.observe import Observation
 
@@ -43,6 +43,8 @@ _LONG = 40
 _SEE = "see Message"
 _MOST_FAILED_CHECKS = 3
 _LONGEST_REPORTED = 1000
+_HELD = (Stage.WAITING, Stage.ADMITTED, Stage.SUSPENDED)
+"""Stages of a job that the allocator may find to be held, by what only it reads."""
 # Events have the clock of the machine that wrote them.
 _CLOCKS_DIFFER = timedelta(seconds=2)
 
@@ -60,17 +62,16 @@ def description(
     `allocators` are the allocator's events, None if the user may not list events. `earlier`: the Workflows in which the
     job was before, the latest first; those are read that have the last failures.
     """
-    seen, held = observe(job.workflow, job.pods), _held(job)
-    decision = seen.decision
+    held = _held(job)
     if held:  # earlier decisions do not explain its present state
         job = _undecided(job)
-        seen = observe(job.workflow, job.pods)
-    message = f"held: {held} ({job.status.message})" if held else job.status.message
+    seen = observe(job.workflow, job.pods)
+    message = f"held: {held}" if held else job.status.message
     # The cluster keeps events for an hour, also those of a deleted job of the same name.
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
     sections = [
-        _facts(job, seen, decision, message=message, now=now),
+        _facts(job, seen, message=message, now=now),
         _phases(job, message=message),
         _replicas(seen, message=message, now=now),
     ]
@@ -103,11 +104,11 @@ def _is_since(submitted: str, event: dict[str, Any]) -> bool:
 def _held(job: Job) -> str:
     """Why the allocator does not act on the job, or "". Needs the allocator's dependencies."""
     labels = job.workflow["metadata"].get("labels") or {}
-    if job.status.ended or labels.get(keys.SCHEDULING) != "gang" or find_spec("numpy") is None:
+    if job.status.stage not in _HELD or labels.get(keys.SCHEDULING) != "gang" or find_spec("numpy") is None:
         return ""
-    from diflow.allocator.watch.records import read_workflow  # noqa: PLC0415 (imports numpy)
+    from diflow.allocator.watch.records import planning_record_of  # noqa: PLC0415 (imports numpy)
 
-    return read_workflow(job.workflow).problem
+    return planning_record_of(job.workflow).problem
 
 
 def _undecided(job: Job) -> Job:
@@ -127,7 +128,7 @@ def _line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-def _facts(job: Job, seen: Observation, decision: Decision | None, *, message: str, now: datetime) -> str:
+def _facts(job: Job, seen: Observation, *, message: str, now: datetime) -> str:
     status = job.status
     spec = job.dijob.get("spec") or {}
     labels = job.workflow["metadata"].get("labels") or {}
@@ -155,7 +156,8 @@ def _facts(job: Job, seen: Observation, decision: Decision | None, *, message: s
     ]
     if status.ended:
         facts.append(("Took", took))
-    if decision:
+    decision = seen.decision
+    if decision and (seen.gated or seen.stopped):
         when = f" ({age(decision.time, now=now)} ago)" if decision.time else ""
         facts.append(("Allocator", printable(f"{_once(decision.why, message)}{when}")))
     facts += _health(seen, now=now)
@@ -189,7 +191,7 @@ def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
         return []
     annotations = job.workflow["metadata"].get("annotations") or {}
     record = Record.parse(annotations.get(keys.NODE_CHECK))
-    state = JobState.parse(job.workflow)
+    state = record_of(job.workflow)
     count = len(record.entries) if record.round == state.live.current else 0
     parts = [f"{count} of {job.status.replicas} replicas in round {state.live.current}"]
     has_command = isinstance(given, dict) and bool(given.get("command"))

@@ -11,11 +11,14 @@ from diflow.common import keys
 from diflow.common.durations import age, span
 from diflow.common.tables import table
 from diflow.common.words import shortened
+from diflow.record.status.stage import Stage
 
 if TYPE_CHECKING:
     from diflow.jobs.lookup import Job
     from diflow.record.namespace.ended import EndedJob
 
+_SAID: Final = frozenset({Stage.SUSPENDED, Stage.HELD, Stage.STOPPING, Stage.DELETING})
+"""Stages that the phase does not tell."""
 _REASON_CHARACTERS: Final = 60
 
 
@@ -31,7 +34,7 @@ def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namesp
         status = job.status
         row = [
             job.name,
-            f"{coloured_phase(status.phase)}{',Suspended' if status.is_suspended else ''}",
+            f"{coloured_phase(status.phase)}{f',{status.stage.value.capitalize()}' if status.stage in _SAID else ''}",
             str(status.ready_replicas),
             str(status.replicas),
             _count(status.restarts),

@@ -21,6 +21,7 @@ from diflow.cli.console import harmless, rich_table, turn_colour
 from diflow.cli.views.resources import short, shown
 from diflow.common.errors import DiflowError
 from diflow.common.words import counted, quantity
+from diflow.record.status.stage import Stage
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +35,7 @@ _LEASE_SECONDS = 5.0
 _WIDE = 120
 _BAR = 10
 _STATES = {"running": "green", "starting": "yellow", "waiting": "yellow", "held": "red", "stopping": "red",
-           "suspended": "magenta"}  # fmt: skip
+           "deleting": "red", "suspended": "magenta"}  # fmt: skip
 
 
 def data(seen: Seen, *, namespace: str | None = None) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def _resources(seen: Seen, there: dict[str, float]) -> list[str]:
         for name, amount in pod.request.items():
             asked[name] = asked.get(name, 0.0) + amount
     for job in seen.state.jobs.values():
-        for role in job.read.roles:
+        for role in job.read.needs.roles:
             for name, amount in role.request.items():
                 asked[name] = asked.get(name, 0.0) + amount
     return shown(list(there), asked=asked)[:4]
@@ -244,8 +245,8 @@ def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide
 
 
 def _why(row: JobRow) -> str:
-    """Why it has less than its maximum, or ""."""
-    return harmless(row.why) if row.granted < row.high or row.unplaced or row.state in ("held", "stopping") else ""
+    """Why it has less than its maximum, or is not admitted; "" else."""
+    return harmless(row.why) if row.granted < row.high or row.unplaced or row.stage is not Stage.ADMITTED else ""
 
 
 def _reasons(rows: Sequence[JobRow]) -> list[RenderableType]:

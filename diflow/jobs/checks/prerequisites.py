@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from diflow.common import keys, names
 from diflow.common.errors import ConflictError, NoNamespaceError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.kube.kinds import DEPLOYMENT, NAMESPACE, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
-from diflow.record.parameters import JobState
+from diflow.record.job import record_of
 
 if TYPE_CHECKING:
     from diflow.dijob.model import DIJob
@@ -108,8 +108,8 @@ def check_host_names(cluster: Cluster, job: DIJob, *, namespace: str) -> None:
             found = cluster.find(WORKFLOW, other, namespace=namespace)
         except UnauthorizedError:
             return  # the user may create Workflows, and not read them
-        state = JobState.parse(found) if found is not None else None
-        if state is None or not state.is_job or state.has_ended:
+        state = record_of(found) if found is not None else None
+        if state is None or not state.terms.is_job or state.has_ended:
             continue
         for its in state.spec.tasks:
             if its.name in tasks:

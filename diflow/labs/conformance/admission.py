@@ -29,16 +29,16 @@ def admitted(lab: Lab) -> Iterator[Outcome]:
             other.until_node("Argo look at a Workflow that came later", lambda found: reading.phase(found) or None)
         if reading.phase(run.workflow()):
             raise FactFailedError("Argo looked at a Workflow of another instance")
-        began = lab.clock()
+        began = lab.clock.monotonic()
         _patch(lab, run, metadata={"labels": {keys.INSTANCE: None}})
         run.until_node("Argo look at the Workflow", lambda found: reading.phase(found) or None)
-        first_look = lab.clock() - began
+        first_look = lab.clock.monotonic() - began
         if run.pods():
             raise FactFailedError("Argo created pods of a suspended Workflow")
-        began = lab.clock()
+        began = lab.clock.monotonic()
         _admit(lab, run, until=time.time() + _VALID_SECONDS)
         pods = run.until("the pods of the gang", lambda: pods if len(pods := run.pods()) == _REPLICAS else None)
-        after_patch = lab.clock() - began
+        after_patch = lab.clock.monotonic() - began
         for pod in pods:
             selector = pod["spec"].get("nodeSelector") or {}
             if reading.gates(pod) or selector.get(keys.HOSTNAME) != _NODE:

@@ -64,10 +64,10 @@ def drop_too_early(lab: Lab) -> Iterator[Outcome]:
 
 
 def _grow(lab: Lab, run: Run) -> Outcome:
-    began = lab.clock()
+    began = lab.clock.monotonic()
     run.set(**_granted(2))
     pod = run.until("the new member's pod", lambda: run.worker(1))
-    created = lab.clock() - began
+    created = lab.clock.monotonic() - began
     nudges = len(run.nudges)
     run.until_running(1)
     world = reading.env(pod).get("WORLD_SIZE")
@@ -81,7 +81,11 @@ def _grow(lab: Lab, run: Run) -> Outcome:
     return Outcome(
         1,
         f"the new member's pod was created {created:.1f} s after the patch, with the new parameters",
-        {"growth_seconds": round(created, 2), "running_seconds": round(lab.clock() - began, 1), "nudges": nudges},
+        {
+            "growth_seconds": round(created, 2),
+            "running_seconds": round(lab.clock.monotonic() - began, 1),
+            "nudges": nudges,
+        },
     )
 
 
@@ -89,10 +93,10 @@ def _stop(lab: Lab, run: Run) -> Outcome:
     pod = run.until_running(1)
     # Argo must have read it before the pod ends; else it retries the member.
     run.set_and_see(**{keys.PARAM_RELEASED: canonical_json([f"1/{shapes.TASK}/1"])})
-    began = lab.clock()
+    began = lab.clock.monotonic()
     run.stop_pod(pod)
     pod = run.until_ended(1)
-    ended = lab.clock() - began
+    ended = lab.clock.monotonic() - began
     workflow = run.until_node("the stopped member fulfilled", _fulfilled_member)
     code = reading.main_end(pod).get("exitCode")
     logs = run.logs(pod)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from diflow import DIJob
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, DiflowError, UnavailableError
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.labs.conformance import reading, shapes
@@ -73,7 +74,7 @@ class Lab:
     limit_seconds: float
     texts: tuple[str, ...] = ()
     stop: threading.Event = field(default_factory=threading.Event)
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = SYSTEM
 
     def name(self, scenario: str) -> str:
         """The name of a scenario's Workflow."""
@@ -117,19 +118,19 @@ class Lab:
 
         Transient errors of the cluster are retried.
         """
-        end = self.clock() + self.limit_seconds
+        end = self.clock.monotonic() + self.limit_seconds
         while True:
             if self.stop.is_set():
                 raise StoppedError
             try:
                 found = look()
             except UnavailableError:
-                if self.clock() >= end:
+                if self.clock.monotonic() >= end:
                     raise
                 found = None
             if found is not None:
                 return found
-            if self.clock() >= end:
+            if self.clock.monotonic() >= end:
                 reason = explain()
                 raise FactFailedError(
                     f"{self.limit_seconds:.0f} s were not enough to see {what}" + (f" ({reason})" if reason else "")
@@ -285,13 +286,13 @@ class Run:
         def explain() -> str:
             return reading.waiting(self.pods()) or f"the Workflow is {_end(self.workflow())}"
 
-        due = self.lab.clock() + _NUDGE_SECONDS
+        due = self.lab.clock.monotonic() + _NUDGE_SECONDS
 
         def look_and_nudge() -> T | None:
             nonlocal due
             found = look()
-            if found is None and self.changes and self.lab.clock() >= due:
-                due = self.lab.clock() + _NUDGE_SECONDS
+            if found is None and self.changes and self.lab.clock.monotonic() >= due:
+                due = self.lab.clock.monotonic() + _NUDGE_SECONDS
                 self.nudges.append(what)
                 annotations = {_NUDGED: str(len(self.nudges))}
                 self.lab.cluster.patch(

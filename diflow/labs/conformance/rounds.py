@@ -35,7 +35,7 @@ def new_round(lab: Lab) -> Iterator[Outcome]:
         _check_env(lab, run, old)
         for index in range(_OLD):
             run.until_running(index)
-        began = lab.clock()
+        began = lab.clock.monotonic()
         run.set(
             **{
                 keys.PARAM_ROUNDS: canonical_json(["1", "2"]),
@@ -49,9 +49,9 @@ def new_round(lab: Lab) -> Iterator[Outcome]:
             run.stop_pod(pod)
         for index in range(_OLD):
             run.until_ended(index)
-        ended = lab.clock() - began
+        ended = lab.clock.monotonic() - began
         _admit(run, new)
-        admitted = lab.clock() - began
+        admitted = lab.clock.monotonic() - began
         _check_env(lab, run, new)
         workflow = run.until_succeeded()
         superseded = reading.phase_of(workflow, "round(0:1)")
@@ -64,7 +64,7 @@ def new_round(lab: Lab) -> Iterator[Outcome]:
         {
             "seconds_to_old_pods_ended": round(ended, 1),
             "seconds_to_new_pods_admitted": round(admitted, 1),
-            "succeeded_after_seconds": round(lab.clock() - began, 1),
+            "succeeded_after_seconds": round(lab.clock.monotonic() - began, 1),
         },
     )
     detail = f"DI_NODES, ranks and world of {_OLD} and {_NEW} pods are right in both rounds; a late value is there once"

@@ -63,6 +63,8 @@ class Tree:
     """How many pods were made again without counting against it."""
     idle: frozenset[str] = frozenset()
     """Rounds whose pods never got a node."""
+    had_node: frozenset[str] = frozenset()
+    """Rounds of which a pod got a node."""
     count: int = 0
     is_offloaded: bool = False
     says: str = ""
@@ -132,6 +134,7 @@ def read_tree(
         # One that never had a node does not count: another one is made at once, as with more memory.
         moves=sum(place.uncounted > 0 and node.had_host for place, node in pods),
         idle=frozenset(place.round for place, _ in pods) - had_host,
+        had_node=frozenset(had_host),
         count=len(nodes),
         is_offloaded=is_offloaded,
         says=next(filter(None, pending), "")[:_LONGEST_SAID],

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from diflow.common import keys, names
+from diflow.common import names
 from diflow.common.limits import (
     MOST_APPLICATION_SHAPES,
     MOST_APPLICATION_WORKS,
@@ -109,12 +109,9 @@ class Lesson:
     uid: str = ""
 
 
-def name_of(annotations: Mapping[str, Any], *, namespace: str, image: str, command: Sequence[Any]) -> str:
-    """The application of a job: the one that its annotation names, else one by its image without the tag and the
-    command of its elastic task. Two namespaces have no application in common."""
-    named = annotations.get(keys.APPLICATION)
-    if names.is_application(named):
-        return str(named)
+def name_of(*, namespace: str, image: str, command: Sequence[Any]) -> str:
+    """The application of a job that names none: by its image without the tag and the command of its elastic task. Two
+    namespaces have no application in common."""
     bare = image.partition("@")[0]
     head, colon, tag = bare.rpartition(":")
     if colon and "/" not in tag:  # and not the port of the registry

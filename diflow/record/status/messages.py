@@ -1,25 +1,75 @@
-"""The message of a job's status: what the job is doing, what it waits for, or why it failed."""
+"""What a job is doing, what it waits for, or why it failed: one sentence, which all that shows a job prints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from diflow.common import keys
-from diflow.common.words import counted
+from diflow.common.words import counted, named
 from diflow.record import untrusted
 from diflow.record.chain import continued_in
-from diflow.record.parameters import STOPS
+from diflow.record.job import STOPS
+from diflow.record.parameters import Decision
+from diflow.record.patches import STOP
 from diflow.record.status.advice import with_advice
 from diflow.record.status.observe import Attempt, Object, Observation
+from diflow.record.status.stage import Stage
 
 if TYPE_CHECKING:
     from diflow.record.status.timeline import Phase
 
 Latest = Mapping[tuple[str, int], Attempt]
 
+_LOST: Final = "waits for a new place"
+_TAKE_BACK: Final = frozenset({"check", "restart"})
+"""Actions of decisions that take places back. No plan has looked for others since."""
+_FINALIZERS_NAMED: Final = 3
+_LONGEST_FINALIZER: Final = 100
 
-def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
+
+def explain(workflow: Object, seen: Observation, phase: Phase, latest: Latest, *, ready: int) -> str:
+    """The sentence. `phase` and `ready`: how far the pods are, by which an admitted job is described."""
+    stage = seen.stage
+    if seen.problem and (stage is Stage.ENDED or (stage is Stage.HELD and not seen.is_gang)):
+        return f"cannot be read: {seen.problem}"
+    if stage in (Stage.ENDED, Stage.SUPERSEDED):
+        return _past(workflow, seen, phase, latest)
+    if stage in (Stage.STOPPING, Stage.DELETING):
+        is_stop = stage is Stage.STOPPING
+        text = f"is being stopped: {_stopping(workflow, seen, latest)}" if is_stop else _deleting(workflow, seen)
+        return f"{text}; it cannot be read: {seen.problem}" if seen.problem else text
+    argo = untrusted.sub(workflow, "status")
+    if stage is Stage.ADMITTED:
+        return _admitted(phase, argo, seen, latest, ready=ready)
+    text = queued(stage, seen.name, held=seen.problem, decision=seen.decision, is_stuck=seen.is_stuck)
+    if stage is Stage.SUSPENDED and argo.get("phase") and seen.has_places:
+        text = f"{text}; {_admitted(phase, argo, seen, latest, ready=ready)}"
+    return text
+
+
+def queued(stage: Stage, name: str, *, held: str, decision: Decision, is_stuck: bool) -> str:
+    """The sentence of a gang that is held, suspended or waits. `held`: why nothing is decided about it."""
+    if stage is Stage.HELD:
+        return f"held: {held}"
+    if stage is Stage.SUSPENDED:
+        return f"suspended (`diflow resume {name}` resumes it)"
+    if is_stuck:
+        return _stuck(name)
+    if not decision or decision.action in ("keep", "stop"):
+        return "waits for the allocator (`diflow doctor` checks whether one runs)"
+    if decision.why.startswith(keys.STARTS):  # it has lost its places since
+        return _LOST
+    return f"{_LOST}: {decision.why}" if decision.action in _TAKE_BACK else decision.why
+
+
+def _past(workflow: Object, seen: Observation, phase: Phase, latest: Latest) -> str:
+    if seen.stage is Stage.SUPERSEDED:
+        return f"goes on in the Workflow {continued_in(workflow)}"
+    return "the job succeeded" if phase == "Succeeded" else _failure(workflow, seen, latest)
+
+
+def _failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     """Why a job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's message."""
     shutdown = untrusted.sub(workflow, "spec").get("shutdown")
     if seen.is_left:
@@ -29,7 +79,7 @@ def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     if shutdown in STOPS and not seen.gave_up:
         if why := _why_stopped(workflow):
             return f"stopped: {why}"
-        return "stopped by a user" if shutdown == "Stop" else "terminated by a user"
+        return "stopped by a user" if shutdown == STOP else "terminated by a user"
     culprit = _culprit(seen, latest)
     if culprit is not None:
         return _verdict(seen, culprit)
@@ -39,24 +89,39 @@ def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     )
 
 
-def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *, ready: int) -> str:
-    """What a job that has not ended is doing or waiting for."""
-    argo = untrusted.sub(workflow, "status")
-    if untrusted.sub(workflow, "spec").get("shutdown") in STOPS:
-        if seen.stopped:
-            return f"is being stopped: {seen.stopped}"
-        culprit = _culprit(seen, latest) if seen.gave_up else None
-        why = _verdict(seen, culprit) if culprit else _why_stopped(workflow) or "a user asked for it"
-        return f"is being stopped: {why}"
+def _stopping(workflow: Object, seen: Observation, latest: Latest) -> str:
+    """Why a job is being stopped: the allocator's reason, a replica that failed, or who asked for it."""
+    if seen.stopped:
+        return seen.stopped
+    culprit = _culprit(seen, latest) if seen.gave_up else None
+    return _verdict(seen, culprit) if culprit else _why_stopped(workflow) or "a user asked for it"
+
+
+def _deleting(workflow: Object, seen: Observation) -> str:
+    """That a job is being deleted, and what still holds it."""
+    given = untrusted.sub(workflow, "metadata").get("finalizers")
+    others = [name for name in given or () if isinstance(name, str) and name != untrusted.FOREGROUND]
+    pods = sum(attempt.phase in ("Pending", "Running") for attempt in seen.attempts)
+    held = [f"{counted(pods, 'pod')} of it {'has' if pods == 1 else 'have'} not ended"] if pods else []
+    if others:
+        names = named([shown[:_LONGEST_FINALIZER] for shown in others], _FINALIZERS_NAMED)
+        held.append(f"the finalizer{'s' if len(others) > 1 else ''} {names} keep{'' if len(others) > 1 else 's'} it")
+    return f"is being deleted; {', and '.join(held) or 'what belongs to it is deleted first'}"
+
+
+def _stuck(name: str) -> str:
+    return (
+        "Argo creates no more pods, as argo retry has reset only a part of the job: "
+        f"repair it with `diflow retry {name}`"
+    )
+
+
+def _admitted(phase: Phase, argo: Object, seen: Observation, latest: Latest, *, ready: int) -> str:
+    """How far the pods of a job are, and what they wait for."""
     if seen.is_stuck:
-        return (
-            "Argo creates no more pods, as argo retry has reset only a part of the job: "
-            f"repair it with `diflow retry {seen.name}`"
-        )
+        return _stuck(seen.name)
     if not argo.get("phase"):
-        if seen.awaits_admission:  # Argo does not see it before the allocator's first decision
-            return seen.gated or "waits for the allocator (`diflow doctor` checks whether one runs)"
-        return "waits for Argo's workflow controller to take it up"
+        return (seen.awaits_admission and seen.gated) or "waits for Argo's workflow controller to take it up"
     total = len(seen.wanted)
     text = f"{ready} of {counted(total, 'replica')} ready"
     if phase == "Pending":
@@ -70,8 +135,6 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     waits = _waits(seen, latest)
     if waits and phase != "Running":
         text = f"{text}; {waits}"
-    if seen.is_suspended:
-        text = f"suspended (`diflow resume {seen.name}` resumes it); {text}"
     if seen.offloaded:
         text += "; Argo keeps this Workflow's nodes in its database (see `argo get`)"
     return text

@@ -17,12 +17,14 @@ from diflow.record.argo import failures, nodes
 from diflow.record.argo.failures import Rules, Verdict
 from diflow.record.argo.node_names import NodeName
 from diflow.record.argo.nodes import Node
-from diflow.record.argo.tree import is_never_made, read_tree
+from diflow.record.argo.tree import Tree, is_never_made, read_tree
 from diflow.record.health import HealthState
+from diflow.record.job import JobRecord, record_of
 from diflow.record.live import Live
-from diflow.record.parameters import Decision, JobState, past_phases
+from diflow.record.parameters import Decision, past_phases
 from diflow.record.patches import FIRST_ROUND
 from diflow.record.status.advice import with_advice
+from diflow.record.status.stage import Stage, is_planned
 
 Object = Mapping[str, Any]
 _Fields = dict[str, Any]
@@ -111,8 +113,9 @@ class Observation:
     Workflows.
     `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
     the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
-    task should run now (`JobState.running`). `health`: which replicas are silent, stalled or slow. `is_stuck`: Argo
-    creates no pods, because `argo retry` has kept what it should have removed.
+    task should run now (`JobRecord.running`). `health`: which replicas are silent, stalled or slow. `is_stuck`: Argo
+    creates no pods, because `argo retry` has kept what it should have removed. `gated`: why the allocator does not
+    admit it, as far as it says so.
     """
 
     name: str
@@ -122,7 +125,7 @@ class Observation:
     restarts: int
     reschedules: int
     closing: bool
-    decision: Decision | None
+    decision: Decision
     profilings: dict[str, Any]
     initial: dict[str, int] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()
@@ -130,7 +133,10 @@ class Observation:
     offloaded: bool = False
     past: tuple[tuple[str, str, str], ...] = ()
     started: str = ""
-    is_suspended: bool = False
+    stage: Stage = Stage.ADMITTED
+    is_gang: bool = False
+    has_places: bool = False
+    gated: str = ""
     awaits_admission: bool = False
     is_left: bool = False
     has_counted: bool = False
@@ -159,14 +165,9 @@ class Observation:
         return found.why if found is not None and found.is_about(self.live.current) and not self.closing else ""
 
     @property
-    def gated(self) -> str:
-        """Why the allocator does not admit the job, as far as it says so."""
-        return _gated(self.decision)
-
-    @property
     def stopped(self) -> str:
         """Why the allocator ended the job, or ""."""
-        return self.decision.why if self.closing and self.decision and self.decision.action == _STOP else ""
+        return self.decision.why if self.closing and self.decision.action == _STOP else ""
 
     def latest(self) -> dict[tuple[str, int], Attempt]:
         """The newest attempt of each replica in the current round and in its present incarnation, by (task, index)."""
@@ -181,38 +182,39 @@ class Observation:
 
 def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
     """Read a Workflow and, if given, its pods. An unreadable Workflow yields only `problem` and the names."""
-    return observe_state(JobState.parse(workflow), workflow, pods)
+    return observe_state(record_of(workflow), workflow, pods)
 
 
-def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
+def observe_state(state: JobRecord, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
     """As `observe`, for a Workflow whose `state` is already parsed."""
     fields = _Fields(
         name=state.name,
         live=state.live,
         tasks=tuple(task.name for task in state.spec.tasks),
         backoff_limit=state.spec.backoff_limit,
-        restarts=state.restarts_before,
-        has_counted=state.restarts_before > 0,
-        reschedules=state.rounds_before,
+        restarts=state.notes.restarts_before,
+        has_counted=state.notes.restarts_before > 0,
+        reschedules=state.notes.rounds_before,
         closing=state.is_stopping or state.has_ended,
-        decision=state.decision,
-        profilings={k: v for k, v in untrusted.mapping(state.profilings).items() if k != signals.NAME},
-        past=tuple(past_phases(state)),
-        started=untrusted.time(state.history_before.get("started"))
+        decision=state.notes.decision,
+        profilings={k: v for k, v in untrusted.mapping(state.texts.profilings).items() if k != signals.NAME},
+        past=tuple(past_phases(state.notes.history_before)),
+        started=untrusted.time(state.notes.history_before.get("started"))
         or untrusted.time(untrusted.sub(workflow, "status").get("startedAt")),
-        is_suspended=state.is_suspended,
-        awaits_admission=state.awaits_admission,
-        is_left=bool(state.continued_in),
+        is_gang=state.is_gang,
+        awaits_admission=state.argo.awaits_admission,
+        is_left=bool(state.chain.continued_in),
         problem=state.problem,
-        health=state.health,
+        health=state.notes.health,
     )
     if state.problem:
-        return Observation(**fields)
-    gated = _gated(state.decision)
+        return Observation(**fields, stage=state.stage(Tree()))
     found, offloaded = nodes.nodes(workflow, pods)
     if modules.is_one(workflow):  # the job is its coordinator, which is in the first round
         found = tuple(node for node in found if node.place is None or node.place.round == FIRST_ROUND)
         fields["live"] = replace(state.live, rounds=(FIRST_ROUND,))
+    tree = read_tree(found, is_offloaded=offloaded)
+    fields |= _planned(state, tree)
     by_node = {nodes.node_id_of(pod): pod for pod in pods}
     tasks = dict.fromkeys(fields.pop("tasks"))
     rules_of = cache(state.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
@@ -228,21 +230,20 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
                     node,
                     by_node.get(node.id),
                     node.place,
-                    gated=gated,
+                    gated=fields["gated"],
                     sees_pods=bool(pods),
                     rules=rules_of(node.place.task),
                 )
             )
             tasks.setdefault(node.place.task)
     attempts.sort(key=lambda a: (a.order, a.created))
-    tree = read_tree(found, is_offloaded=offloaded)
     fields |= _Fields(
         tasks=tuple(tasks),
         running={task.name: state.live.running(task.name) for task in state.spec.tasks},
         initial={task.name: task.replicas for task in state.spec.tasks},
         attempts=tuple(attempts),
-        restarts=tree.restarts + state.restarts_before,
-        reschedules=tree.moves + tree.rounds_left(fields["live"].rounds) + state.rounds_before,
+        restarts=tree.restarts + state.notes.restarts_before,
+        reschedules=tree.moves + tree.rounds_left(fields["live"].rounds) + state.notes.rounds_before,
         gave_up=gave_up,
         offloaded=offloaded,
         is_stuck=tree.is_stuck,
@@ -250,8 +251,12 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
     return Observation(**fields)
 
 
-def _gated(decision: Decision | None) -> str:
-    return decision.why if decision and decision.action != _STOP else ""
+def _planned(state: JobRecord, tree: Tree) -> _Fields:
+    """The stage of a job, and what the allocator says about it while it plans it."""
+    stage = state.stage(tree)
+    places = state.has_places(tree)
+    said = state.notes.decision if is_planned(stage, has_places=places) else Decision()
+    return _Fields(stage=stage, has_places=places, gated=said.why if said.action != _STOP else "")
 
 
 def waiting_reason(pod: Object, *, gated: str = "") -> str:

@@ -13,6 +13,9 @@ Kubernetes. It does not access the cluster, and it imports neither Hera nor pyda
     Failed          the Workflow failed
     Unknown         the cluster is not reachable, or the Workflow was made unreadable (see the message)
 
+The phase says how far the pods of a job are, or were; its stage (`stage.py`) where it is in its life. A job that waits,
+is suspended, or is being stopped or deleted can have any phase but the last three.
+
 A job ends when its Workflow ends, never before: `argo list` and `diflow list` agree.
 """
 
@@ -24,9 +27,11 @@ from typing import Any, Final
 
 from diflow.common import keys
 from diflow.record import chain, untrusted
-from diflow.record.parameters import JobState, submitted_replicas
+from diflow.record.job import record_of
+from diflow.record.parameters import submitted_replicas
 from diflow.record.status import messages
 from diflow.record.status.observe import Attempt, Object, Observation, observe
+from diflow.record.status.stage import Stage, stage_of
 from diflow.record.status.timeline import PHASES, Phase, history
 
 __all__ = [
@@ -94,7 +99,7 @@ class JobStatus:
     `allocation` has the node of each replica, by task and in the order of the index ("" if it has none yet).
     `result` is what the first replica of the first task has written to /dev/termination-log, if it has succeeded.
     `healthy`: what the job's `health` has found of its replicas, once it has found something.
-    `is_suspended`: by a user, with `diflow suspend` or `argo suspend`.
+    `stage` is None if there is no Workflow, or if it cannot be seen.
     `restarts` and `reschedules` are None if only the Workflow's metadata was read (`derive_ended`).
     """
 
@@ -113,7 +118,7 @@ class JobStatus:
     completion_timestamp: str = ""
     result: str = ""
     healthy: Condition | None = None
-    is_suspended: bool = False
+    stage: Stage | None = None
 
     @property
     def ended(self) -> bool:
@@ -167,12 +172,13 @@ def _unreadable(workflow: Object, seen: Observation) -> JobStatus:
     return JobStatus(
         phase=phase,
         reason=_reason(phase),
-        message=f"cannot be read: {seen.problem}",
+        message=messages.explain(workflow, seen, phase, {}, ready=0),
         conditions=(Condition(phase, "True", _reason(phase), seen.problem, finished or created, finished or created),),
         restarts=seen.restarts,
         reschedules=seen.reschedules,
         start_time=seen.started,
         completion_timestamp=finished if phase in ENDED else "",
+        stage=seen.stage,
     )
 
 
@@ -191,16 +197,18 @@ def derive_ended(workflow: Object) -> JobStatus | None:
         phase=phase,
         reason=_reason(phase),
         message="",
-        replicas=sum(task.replicas for task in JobState.parse(workflow).spec.tasks),
+        replicas=sum(task.replicas for task in record_of(workflow).spec.tasks),
         restarts=None,
         reschedules=None,
+        stage=Stage.ENDED,
     )
 
 
 def derive_waiting(head: Object) -> JobStatus | None:
     """The status of a gang that waits for its first admission, from its Workflow's metadata alone and without the
     reason; None for one that has to be read as a whole."""
-    annotations = untrusted.sub(head, "metadata", "annotations")
+    metadata = untrusted.sub(head, "metadata")
+    annotations = untrusted.sub(metadata, "annotations")
     replicas = submitted_replicas(head)
     if not replicas or keys.REQUESTED in annotations or keys.HISTORY_BEFORE in annotations:
         return None
@@ -211,7 +219,14 @@ def derive_waiting(head: Object) -> JobStatus | None:
         replicas=sum(replicas.values()),
         restarts=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         reschedules=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
-        is_suspended=annotations.get(keys.HELD) == "true",
+        stage=stage_of(
+            is_gang=True,
+            has_places=False,
+            is_held=False,
+            is_suspended=annotations.get(keys.HELD) == "true",
+            is_stopping=False,  # it is read as a whole
+            is_being_deleted=untrusted.is_deleted_in_foreground(metadata),
+        ),
     )
 
 
@@ -230,12 +245,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
     phase = steps[-1][0]
     wanted = seen.wanted
     ready = sum(1 for key, attempt in latest.items() if attempt.is_ready and key in wanted)
-    if phase == "Succeeded":
-        message = "the job succeeded"
-    elif phase == "Failed":
-        message = messages.failure(workflow, seen, latest)
-    else:
-        message = messages.present(phase, workflow, seen, latest, ready=ready)
+    message = messages.explain(workflow, seen, phase, latest, ready=ready)
     return JobStatus(
         phase=phase,
         reason=_reason(phase),
@@ -252,7 +262,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
         completion_timestamp=untrusted.time(argo.get("finishedAt")) if ended else "",
         result=_result(seen, latest),
         healthy=_healthy(seen),
-        is_suspended=seen.is_suspended and not ended,
+        stage=seen.stage,
     )
 
 

@@ -7,19 +7,19 @@ SubjectAccessReview. A caller who may not see a job does not learn whether it ex
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from cachetools import TTLCache
 
 from diflow.common import keys, names
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import ACCESS_REVIEW, WORKFLOW, Kind
 from diflow.server.api.cache import Cache, ServedJob
-from diflow.server.api.identity import Identity, User, claims
+from diflow.server.api.identity import KEPT, Identity, Kept, User, claims
 from diflow.server.api.reading import ServedPod
 from diflow.server.api.shared_calls import SharedCalls
 from diflow.server.http.errors import forbidden, from_diflow, gone, unauthorized, unavailable
@@ -56,18 +56,16 @@ class Access:
         pool: Pool,
         *,
         unproven_pods: bool = False,
-        keep_seconds: float = 60.0,
-        denial_seconds: float = 10.0,
-        most: int = 10_000,
-        clock: Callable[[], float] = time.monotonic,
+        kept: Kept = KEPT,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._identity = identity
         self._pool = pool
         self._unproven_pods = unproven_pods
-        self._allowed: TTLCache[tuple[Any, ...], bool] = TTLCache(most, keep_seconds, timer=clock)
-        self._refused: TTLCache[tuple[Any, ...], bool] = TTLCache(most, denial_seconds, timer=clock)
+        self._allowed: TTLCache[tuple[Any, ...], bool] = TTLCache(kept.most, kept.seconds, timer=clock.monotonic)
+        self._refused: TTLCache[tuple[Any, ...], bool] = TTLCache(kept.most, kept.denial_seconds, timer=clock.monotonic)
         self._reviews = SharedCalls[tuple[Any, ...], bool]()
 
     async def caller(

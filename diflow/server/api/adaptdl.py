@@ -59,7 +59,7 @@ class AdaptDL:
         starts = untrusted.whole(group)
         if starts is None:
             raise bad_request("the group is a whole number: how often the job has restarted")
-        ends = self._core.clock() + seconds
+        ends = self._core.clock.monotonic() + seconds
         key: JobKey = (namespace, name)
         if await exchange.unless_gone(self._core.discovery.wait(key, self._fresh, seconds=seconds)) is None:
             raise _not_yet()
@@ -77,7 +77,7 @@ class AdaptDL:
                 raise gone(f"group {starts} is over: the job is in round {view.workflow.current}")
             return view.discover_answer if view.workflow.current == str(starts + 1) else None
 
-        left = ends - self._core.clock()
+        left = ends - self._core.clock.monotonic()
         found = await exchange.unless_gone(self._core.discovery.wait(key, addresses, seconds=left))
         if found is None:
             raise _not_yet()

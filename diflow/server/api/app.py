@@ -7,11 +7,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.kube.api import Cluster
 from diflow.server.api.access import Access
 from diflow.server.api.adaptdl import AdaptDL
@@ -27,7 +25,7 @@ from diflow.server.api.cache import Cache
 from diflow.server.api.checks import Checks
 from diflow.server.api.core import Core, Endpoint
 from diflow.server.api.discovery import Discovery
-from diflow.server.api.identity import Identity
+from diflow.server.api.identity import Identity, Kept
 from diflow.server.api.modules import ModuleChanges
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
@@ -55,20 +53,17 @@ def create_app(
     cluster: Cluster,
     cache: Cache,
     settings: ServerSettings,
-    clock: Callable[[], float] = time.monotonic,
-    wall: Callable[[], float] = time.time,
-    pause: Callable[[float], Any] = asyncio.sleep,
+    clock: Clock = SYSTEM,
     on_answer: Callable[[Answered], None] = lambda _: None,
     routes: Callable[[Core], Sequence[BaseRoute]] = lambda _: (),
     waiters: int = 4096,
 ) -> Starlette:
     """The API as an ASGI application.
 
-    `clock` returns monotonic seconds, `wall` seconds since 1970; `pause` sleeps between writes of one job. `on_answer`
-    is called after each request. `routes` returns further routes, matched after the API's. `waiters`: the most
-    concurrent long polls.
+    `on_answer` is called after each request. `routes` returns further routes, matched after the API's. `waiters`: the
+    most concurrent long polls.
     """
-    core = _core(cluster, cache, settings, clock=clock, wall=wall, pause=pause, waiters=waiters)
+    core = _core(cluster, cache, settings, clock=clock, waiters=waiters)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -94,9 +89,7 @@ def _core(
     cache: Cache,
     settings: ServerSettings,
     *,
-    clock: Callable[[], float],
-    wall: Callable[[], float],
-    pause: Callable[[float], Any],
+    clock: Clock,
     waiters: int,
 ) -> Core:
     """Create and connect the parts of the API."""
@@ -105,35 +98,24 @@ def _core(
     writes = Pool("writes", threads=settings.writers, waiting=_WAITING)
     reports = Pool("reports", threads=settings.writers, waiting=4 * _WAITING)
     shards = Pool("shards", threads=settings.writers, waiting=_WAITING)
-    kept: dict[str, Any] = {
-        "keep_seconds": settings.review_seconds,
-        "denial_seconds": settings.denial_seconds,
-        "most": settings.reviews_kept,
-        "clock": clock,
-    }
-    scale_requests = ScaleRequests(cluster, cache)
-    identity = Identity(cluster_once, reviews, wall=wall, **kept)
+    kept = Kept(settings.review_seconds, settings.denial_seconds, settings.reviews_kept)
+    unproven, between_seconds = settings.unproven_pods, settings.write_seconds
+    scale_requests = ScaleRequests(cluster, cache, clock=clock)
+    identity = Identity(cluster_once, reviews, kept=kept, clock=clock)
     return Core(
         settings=settings,
         cache=cache,
         identity=identity,
-        access=Access(cluster_once, cache, identity, reviews, unproven_pods=settings.unproven_pods, **kept),
+        access=Access(cluster_once, cache, identity, reviews, unproven_pods=unproven, kept=kept, clock=clock),
         scale_requests=scale_requests,
         modules=ModuleChanges(cluster, cache, scale_requests, clock=clock),
         reporter=Reporter(
-            cluster,
-            cache,
-            reports,
-            between_seconds=settings.write_seconds,
-            rate=settings.report_rate,
-            clock=clock,
-            wall=wall,
-            sleep=pause,
+            cluster, cache, reports, between_seconds=between_seconds, rate=settings.report_rate, clock=clock
         ),
         discovery=Discovery(cache, most=waiters),
         writes=JobWrites(writes),
-        shards=Shards(cluster, cache, shards, between_seconds=settings.write_seconds, wall=wall, sleep=pause),
-        checks=Checks(cluster, cache, reports, between_seconds=settings.write_seconds, wall=wall, sleep=pause),
+        shards=Shards(cluster, cache, shards, between_seconds=between_seconds, clock=clock),
+        checks=Checks(cluster, cache, reports, between_seconds=between_seconds, clock=clock),
         buckets=Buckets(rate=settings.job_rate, burst=settings.job_burst, clock=clock),
         pools=(reviews, writes, reports, shards),
         clock=clock,

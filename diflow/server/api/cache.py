@@ -7,14 +7,14 @@ continues in another Workflow is one job (`diflow.record.chain`).
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 from diflow.common import keys
-from diflow.kube.api import Cluster
+from diflow.common.clock import SYSTEM, Clock
+from diflow.kube.api import Cluster, within
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector, drop
 from diflow.kube.reflectors import Reflectors
@@ -136,7 +136,7 @@ class More:
 
 
 class Cache:
-    """The cache. `namespace` "" means all. `options` are those of `Reflector`."""
+    """The cache. `namespace` "" means all."""
 
     def __init__(
         self,
@@ -145,14 +145,12 @@ class Cache:
         namespace: str = "",
         stale_seconds: float,
         more: More | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        **options: Any,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._cluster = cluster
         self._stale_seconds = stale_seconds
         self._more = more or More()
-        space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
-        given: dict[str, Any] = {"clock": clock, **options}
+        space = within(namespace)
         self._lock = threading.Lock()
         self._parts: dict[JobKey, dict[str, ServedWorkflow]] = {}
         self._job_of: dict[Key, str] = {}
@@ -160,11 +158,12 @@ class Cache:
         self._by_address: dict[str, dict[Key, ServedPod]] = {}
         self._views: dict[JobKey, ServedJob] = {}
         self._subscribers: tuple[Callable[[JobKey], None], ...] = ()
+        trim, told = self._trim_workflow, self._workflow
         self.workflows = Reflector(
-            cluster, WORKFLOW, labels=keys.MANAGED, trim=self._trim_workflow, on_change=self._workflow, **space, **given
+            cluster, WORKFLOW, labels=keys.MANAGED, trim=trim, on_change=told, clock=clock, **space
         )
         self.pods = Reflector(
-            cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, **space, **given
+            cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, clock=clock, **space
         )
         self._others = {
             kind: Reflector(
@@ -172,8 +171,8 @@ class Cache:
                 kind,
                 trim=trim,
                 fields=self._more.fields.get(kind, ""),
-                **(space if kind.namespaced else {"everywhere": True}),
-                **given,
+                clock=clock,
+                **(space if kind.namespaced else within("")),
             )
             for kind, trim in self._more.kinds.items()
         }

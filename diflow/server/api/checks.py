@@ -6,34 +6,24 @@ that another server has overwritten, comes again, and nothing is answered from m
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import structlog
-
 from diflow.common import keys
-from diflow.common.errors import DiflowError, InvalidError, NotFoundError
+from diflow.common.clock import Clock
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import WORKFLOW
 from diflow.record import nodecheck, untrusted
 from diflow.record.nodecheck import FIGURES, UID_CHARACTERS, Entry, Judge, Record
+from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.models import NodeCheckReport
-from diflow.server.api.own_writes import OwnWrite, can_be_tested
-from diflow.server.api.reading import ServedPod, ServedWorkflow, read_workflow
-from diflow.server.http.errors import ApiError, conflict, unavailable
+from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged
+from diflow.server.api.reading import ServedPod, ServedWorkflow
+from diflow.server.http.errors import conflict
 from diflow.server.http.pool import Pool
 
-_TRIES: Final = 4
-_MOST_JOBS: Final = 20_000
-_LONGEST_PAUSE_SECONDS: Final = 30.0
+_BACKOFF_SECONDS: Final = (2.0, 30.0)
 _PLACE: Final = f"/metadata/annotations/{keys.NODE_CHECK.replace('/', '~1')}"
-
-log = structlog.get_logger("diflow.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +37,34 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class _Waiting:
-    entries: dict[int, Entry] = field(default_factory=dict)
-    round: str = ""
-    began: float = math.inf
-    """When the first of the checks began that have reported since the last write, in seconds since 1970."""
-    writer: asyncio.Task[None] | None = None
-    written: OwnWrite = field(default_factory=OwnWrite)
+class _Batch:
+    """One job's results that are not written yet, by rank."""
+
+    round: str
+    entries: dict[int, Entry]
+    began: float
+    """When the first of these checks began, in seconds since 1970."""
+
+
+def _merge(earlier: _Batch, later: _Batch) -> _Batch:
+    if earlier.round != later.round:
+        return later  # the pods that were checked before are gone
+    earlier.entries.update(later.entries)
+    earlier.began = min(earlier.began, later.began)
+    return earlier
 
 
 class Checks:
-    """The results of all jobs. For one event loop. `wall`: seconds since 1970."""
+    """The results of all jobs. For one event loop."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        cache: Cache,
-        pool: Pool,
-        *,
-        between_seconds: float,
-        wall: Callable[[], float],
-        sleep: Callable[[float], Any],
-    ) -> None:
+    def __init__(self, cluster: Cluster, cache: Cache, pool: Pool, *, between_seconds: float, clock: Clock) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._pool = pool
-        self._between_seconds = between_seconds
-        self._wall = wall
-        self._sleep = sleep
-        self._waiting: dict[JobKey, _Waiting] = {}
+        self._clock = clock
         self._judge = Judge()
+        pace = Pace(between_seconds, _BACKOFF_SECONDS)
+        self._batches = JobBatches(self._write, _merge, what="results of a node check", pace=pace, clock=clock)
 
     def take(self, view: ServedJob, pod: ServedPod, rank: int, body: NodeCheckReport) -> Verdict:
         """Accept the result of a pod, and say whether its work may begin. Raises ApiError."""
@@ -91,14 +79,13 @@ class Checks:
         )
         record = Record.parse(read.check_text)
         if record.round != read.current or record.entries.get(rank) != entry:
-            self._keep(view, rank, entry, began=self._wall() - min(body.elapsed_seconds, read.check_seconds))
+            began = self._clock.wall() - min(body.elapsed_seconds, read.check_seconds)
+            self._batches.add((view.namespace, view.name), _Batch(read.current, {rank: entry}, began))
         return self._verdict(view, record, rank)
 
     async def close(self) -> None:
         """Stop writing. What was not written comes again, to another server."""
-        for waiting in list(self._waiting.values()):
-            if waiting.writer is not None:
-                waiting.writer.cancel()
+        await self._batches.close(seconds=0.0)
 
     def _verdict(self, view: ServedJob, record: Record, rank: int) -> Verdict:
         read = view.workflow
@@ -107,7 +94,7 @@ class Checks:
         found = record.of({rank: pod.uid for rank, pod in pods.items()}) if record.round == read.current else {}
         # Its own result has to be there: if it alone was started again, the results of the others are old.
         if rank not in found or not nodecheck.is_ready(
-            record, len(found), wanted, now=self._wall(), timeout_seconds=read.check_seconds
+            record, len(found), wanted, now=self._clock.wall(), timeout_seconds=read.check_seconds
         ):
             return Verdict(False, f"{len(found)} of {wanted} replicas have been checked", len(found), wanted)
         faults = self._judge.faults(
@@ -119,81 +106,32 @@ class Checks:
             return Verdict(False, f"is placed again without {nodecheck.summary(faults)}", len(found), wanted)
         return Verdict(True, "", len(found), wanted)
 
-    def _keep(self, view: ServedJob, rank: int, entry: Entry, *, began: float) -> None:
-        key = (view.namespace, view.name)
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            if len(self._waiting) >= _MOST_JOBS:
-                raise unavailable("too many jobs report at once")
-            waiting = self._waiting[key] = _Waiting()
-        if waiting.round != view.workflow.current:
-            waiting.entries.clear()  # of pods that are gone
-            waiting.round, waiting.began = view.workflow.current, math.inf
-        waiting.entries[rank] = entry
-        waiting.began = min(waiting.began, began)
-        if waiting.writer is None:
-            waiting.writer = asyncio.ensure_future(self._write(key, waiting))
-
-    async def _write(self, key: JobKey, waiting: _Waiting) -> None:
-        """Write while results come, at most once in `between_seconds`, and less and less often if it is refused: the
-        pods send their results again."""
-        pause = self._between_seconds
-        try:
-            while waiting.entries:
-                entries, waiting.entries = waiting.entries, {}
-                began, waiting.began = waiting.began, math.inf
-                round_ = waiting.round
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                try:
-                    await self._pool.run(partial(self._put, key, waiting, entries, round_, began))
-                    pause = self._between_seconds
-                except NotFoundError:
-                    return
-                except (DiflowError, ApiError) as error:
-                    log.warning("results of a node check are not written", job="/".join(key), why=str(error))
-                except Exception as error:
-                    log.error("results cannot be written", job="/".join(key), why=f"{type(error).__name__}: {error}")
-                await self._sleep(pause)
-        finally:
-            self._waiting.pop(key, None)
-
-    # --- in a thread ----------------------------------------------------------------------------------------------
-
-    def _put(self, key: JobKey, waiting: _Waiting, entries: dict[int, Entry], round_: str, began: float) -> None:
-        """Merge the results into the annotation, and write it unless another server has changed it meanwhile."""
+    async def _write(self, key: JobKey, batch: _Batch, last: OwnWrite | None) -> OwnWrite | None:
         view = self._cache.job(*key)
-        if view is None:
-            return
-        read, last = view.workflow, waiting.written
-        if last.is_newer(read):
+        return await self._pool.run(lambda: self._put(view, batch, last)) if view is not None else None
+
+    def _put(self, view: ServedJob, batch: _Batch, last: OwnWrite | None) -> OwnWrite | None:
+        """Merge the results into the annotation, and write it unless another server has changed it meanwhile; in a
+        thread. Raises DiflowError."""
+        read = view.workflow
+        if last is not None and last.is_newer(read):
             read = replace(read, check_text=last.text)
         pods = {rank: pod.uid for rank, pod in enumerate(view.members) if pod is not None}
-        is_ours = True
-        for attempt in range(_TRIES):
-            if read.has_ended or read.current != round_:
-                return
-            text = nodecheck.fold(read.check_text, round_, entries, pods, since=began)
+
+        def change(read: ServedWorkflow, found: Any) -> tuple[str, list[dict[str, Any]]] | None:
+            if read.has_ended or read.current != batch.round:
+                return None
+            text = nodecheck.fold(read.check_text, batch.round, batch.entries, pods, since=batch.began)
             if text == read.check_text:
-                return
-            try:
-                answer = self._cluster.patch(
-                    WORKFLOW,
-                    read.name,
-                    _change(read, text, is_ours=is_ours),
-                    namespace=key[0],
-                    manager=keys.SERVER,
-                    metadata_only=True,
-                )
-            except InvalidError:
-                if attempt + 1 == _TRIES:
-                    raise
-                found = self._cluster.get(WORKFLOW, read.name, namespace=key[0])
-                read = read_workflow(found)
-                there = untrusted.sub(found, "metadata", "annotations").get(keys.NODE_CHECK)
-                is_ours = there == (read.check_text or None)
-                continue
-            waiting.written = OwnWrite.of(read, text, answer)
-            return
+                return None
+            is_ours = found is None or _stored(found) == (read.check_text or None)
+            return text, _change(read, text, is_ours=is_ours)
+
+        return merged(self._cluster, read, change) or last
+
+
+def _stored(workflow: dict[str, Any]) -> Any:
+    return untrusted.sub(workflow, "metadata", "annotations").get(keys.NODE_CHECK)
 
 
 def _change(read: ServedWorkflow, text: str, *, is_ours: bool) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import structlog
 from starlette.types import Receive, Scope, Send
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import DiflowError
 from diflow.server.api.access import Access, Caller, Verb
 from diflow.server.api.cache import Cache, ServedJob
@@ -40,7 +40,7 @@ log = structlog.get_logger("diflow.server")
 
 @dataclass(slots=True)
 class Core:
-    """Everything that the routes share. `clock` returns monotonic seconds."""
+    """Everything that the routes share."""
 
     settings: ServerSettings
     cache: Cache
@@ -55,7 +55,7 @@ class Core:
     checks: Checks
     buckets: Buckets
     pools: tuple[Pool, ...] = ()
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = SYSTEM
     is_ending: bool = False
     """The process shuts down: /readyz returns 503, so that clients use another replica."""
     authoriser: str = "tokens have not been reviewed yet"

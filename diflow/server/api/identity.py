@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cachetools import TLRUCache, TTLCache
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import TOKEN_REVIEW
@@ -80,11 +80,23 @@ def claims(token: str) -> Claims:
     return Claims(tuple(a for a in audiences if isinstance(a, str)), untrusted.number(payload.get("exp")))
 
 
-class Identity:
-    """Makes TokenReviews in a pool of threads, and caches them for `keep_seconds` (denials: `denial_seconds`).
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How long reviews are kept, and how many."""
 
-    `clock` returns monotonic seconds, `wall` seconds since 1970. Failed reviews are limited for each address (`rate`
-    per second, `burst` at once); successful ones do not count. For one event loop.
+    seconds: float = 60.0
+    denial_seconds: float = 10.0
+    most: int = 10_000
+
+
+KEPT: Final = Kept()
+
+
+class Identity:
+    """Makes TokenReviews in a pool of threads, and caches them as `kept` says.
+
+    Failed reviews are limited for each address (`rate` per second, `burst` at once); successful ones do not count. For
+    one event loop.
     """
 
     def __init__(
@@ -92,21 +104,18 @@ class Identity:
         cluster: Cluster,
         pool: Pool,
         *,
-        keep_seconds: float = 60.0,
-        denial_seconds: float = 10.0,
-        most: int = 10_000,
+        kept: Kept = KEPT,
         rate: float = 20.0,
         burst: float = 100.0,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._cluster = cluster
         self._pool = pool
-        self._keep_seconds = keep_seconds
+        self._keep_seconds = kept.seconds
         self._clock = clock
-        self._wall = wall
-        self._known: TLRUCache[tuple[bytes, str], _Known] = TLRUCache(most, lambda _, v, __: v.until, timer=clock)
-        self._denied: TTLCache[tuple[bytes, str], bool] = TTLCache(most, denial_seconds, timer=clock)
+        timer = clock.monotonic
+        self._known: TLRUCache[tuple[bytes, str], _Known] = TLRUCache(kept.most, lambda _, v, __: v.until, timer=timer)
+        self._denied: TTLCache[tuple[bytes, str], bool] = TTLCache(kept.most, kept.denial_seconds, timer=timer)
         self._reviews = SharedCalls[tuple[bytes, str], User | None]()
         self._newcomers = Buckets(rate=rate, burst=burst, clock=clock)
 
@@ -121,7 +130,7 @@ class Identity:
         if not token or len(token) > LONGEST_TOKEN or not token.isascii():
             raise unauthorized("this is not a token of this cluster")
         expires = (said or claims(token)).expires
-        if expires is not None and expires <= self._wall():
+        if expires is not None and expires <= self._clock.wall():
             raise unauthorized("the token has expired")
         key = (hashlib.sha256(token.encode()).digest(), audience)
         known = self._known.get(key)
@@ -165,9 +174,9 @@ class Identity:
             self._denied[key] = True
             return None
         self.refund(address)
-        left = self._keep_seconds if expires is None else min(self._keep_seconds, expires - self._wall())
+        left = self._keep_seconds if expires is None else min(self._keep_seconds, expires - self._clock.wall())
         if left > 0:
-            self._known[key] = _Known(user, self._clock() + left, expires)
+            self._known[key] = _Known(user, self._clock.monotonic() + left, expires)
         return user
 
     async def probe(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 import string
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from math import ceil, inf
 from typing import Any, Final
 
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, InvalidError
 from diflow.common.limits import MOST_PORTS, MOST_REPLICAS
 from diflow.common.quantities import exact
@@ -80,9 +80,7 @@ def split(gpus: int, most: int) -> list[int]:
 class ModuleChanges:
     """Carries out the requests of coordinators. `write` blocks: call it in a thread."""
 
-    def __init__(
-        self, cluster: Cluster, cache: Cache, scaling: ScaleRequests, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, cluster: Cluster, cache: Cache, scaling: ScaleRequests, *, clock: Clock = SYSTEM) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._scaling = scaling
@@ -147,9 +145,9 @@ class ModuleChanges:
         send many."""
         with self._nodes:
             until, most = self._gpus
-            if until <= self._clock():
+            if until <= self._clock.monotonic():
                 most = majority(_gpus(node) for node in self._cluster.list_all(NODE))
-                self._gpus = self._clock() + _NODES_SECONDS, most
+                self._gpus = self._clock.monotonic() + _NODES_SECONDS, most
             return most
 
 

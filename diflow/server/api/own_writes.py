@@ -1,16 +1,24 @@
-"""This server's last write of a text into a Workflow, which the cache may not have yet, and the texts that a JSON patch
-can test."""
+"""Writes of texts into Workflows that several servers write: what is new is merged into what is there, by a JSON patch
+that tests for it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from diflow.common import keys
+from diflow.common.errors import InvalidError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
 from diflow.record import untrusted
-from diflow.server.api.reading import ServedWorkflow
+from diflow.server.api.reading import ServedWorkflow, read_workflow
 
+Json = dict[str, Any]
+Change = Callable[[ServedWorkflow, Json | None], tuple[str, list[Json]] | None]
+
+_TRIES: Final = 4
 _VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
 # The API server may compare the values of a JSON patch's `test` in their encoded form, which is not unique for other
 # characters. This server writes none of them.
@@ -19,11 +27,11 @@ _PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
 
 @dataclass(frozen=True, slots=True)
 class OwnWrite:
-    """A text that was written into the Workflow with this uid, and the version after it."""
+    """A text that was written into the Workflow with this uid, and its version then. The cache may not have it yet."""
 
-    uid: str = ""
-    text: str = ""
-    version: int = 0
+    uid: str
+    text: str
+    version: int
 
     @classmethod
     def of(cls, read: ServedWorkflow, text: str, answer: Mapping[str, Any]) -> Self:
@@ -40,3 +48,28 @@ class OwnWrite:
 def can_be_tested(text: str) -> bool:
     """Whether a JSON patch can test for this text."""
     return _PLAIN.fullmatch(text) is not None
+
+
+def merged(cluster: Cluster, read: ServedWorkflow, change: Change) -> OwnWrite | None:
+    """Write a text. If the patch is refused, as another server has changed the text meanwhile, it is made again.
+
+    `change` takes the Workflow as it was read, and the whole object if it had to be read again; it returns the text and
+    the patch, None if nothing has to be written. Raises DiflowError.
+    """
+    found: Json | None = None
+    for attempt in range(_TRIES):
+        made = change(read, found)
+        if made is None:
+            return None
+        text, patch = made
+        try:
+            answer = cluster.patch(
+                WORKFLOW, read.name, patch, namespace=read.namespace, manager=keys.SERVER, metadata_only=True
+            )
+            return OwnWrite.of(read, text, answer)
+        except InvalidError:
+            if attempt + 1 == _TRIES:
+                raise
+        found = cluster.get(WORKFLOW, read.name, namespace=read.namespace)
+        read = read_workflow(found)
+    raise AssertionError("unreachable")

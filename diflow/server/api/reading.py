@@ -13,11 +13,12 @@ from diflow.common import keys
 from diflow.common.deadlines import Deadlines
 from diflow.common.names import UNKNOWN_POOL, pool_number
 from diflow.dijob.stored import StoredTask
-from diflow.jobs.replica_ranges import elastic
 from diflow.record import chain, modules, nodecheck, untrusted
 from diflow.record.argo.nodes import owner_of
+from diflow.record.job import record_of
 from diflow.record.modules import Modules
-from diflow.record.parameters import LONGEST_PROFILINGS, JobState
+from diflow.record.parameters import LONGEST_PROFILINGS
+from diflow.record.ranges import elastic
 
 _HIGHEST_PORT: Final = 65_535
 
@@ -98,20 +99,20 @@ class ServedPod:
 
 def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow:
     """What to keep of a job's Workflow."""
-    state = JobState.parse(obj)
+    state = record_of(obj)
     check = state.spec.node_check
     tasks = state.spec.tasks if not state.problem else ()
-    at = next((i for i, (name, _) in enumerate(state.parameters) if name == keys.PARAM_PROFILINGS), None)
+    at = next((i for i, (name, _) in enumerate(state.texts.parameters) if name == keys.PARAM_PROFILINGS), None)
     return ServedWorkflow(
-        namespace=state.namespace,
-        name=state.workflow,
-        uid=state.uid,
+        namespace=state.identity.namespace,
+        name=state.identity.name,
+        uid=state.identity.uid,
         job=state.name,
-        version=state.version,
+        version=state.identity.version,
         link=chain.link(obj),
         tasks=tasks,
-        bounds=state.bounds,
-        is_gang=state.is_gang,
+        bounds=state.wishes.bounds,
+        is_gang=state.terms.is_gang,
         has_ended=state.has_ended,
         current=state.live.current if tasks else "",
         granted=state.live.counts if tasks else {},
@@ -121,7 +122,7 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> ServedWorkflow
         problem=state.problem,
         check_text="" if check is None else untrusted.string(_annotation(obj), most=nodecheck.LONGEST),
         check_seconds=0.0 if check is None else float(check.timeout_seconds),
-        may_move=check is not None and state.is_gang and nodecheck.moves(state.excluded) < check.max_moves,
+        may_move=check is not None and state.terms.is_gang and nodecheck.moves(state.notes.excluded) < check.max_moves,
         more=more,
         modules=modules.read(obj),
         deadlines=state.spec.deadlines,

@@ -8,22 +8,23 @@ is sent: the same patch writes the keys into an annotation.
 from __future__ import annotations
 
 import hashlib
-import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
 from diflow.common.limits import MOST_REPLICAS
 from diflow.jobs import parts
-from diflow.jobs.replica_ranges import Bounds, check_size, elastic, scales, submitted_range, with_number
-from diflow.jobs.scale_requests import CurrentRequests, current_requests
+from diflow.jobs.replica_ranges import check_size, with_number
+from diflow.jobs.scale_requests import check_hostnames, check_scalable, scaled
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.record import chain
+from diflow.record.job import JobRecord, record_of
 from diflow.record.notes import Noted, Notes
+from diflow.record.ranges import Bounds, elastic, scales, submitted_range
 from diflow.server.api.cache import Cache
 from diflow.server.api.reading import ServedWorkflow, read_workflow
 from diflow.server.http.errors import (
@@ -71,7 +72,7 @@ class ScaleRequest:
 
 
 def step(
-    current: CurrentRequests, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
+    current: JobRecord, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
 ) -> tuple[dict[str, int], Bounds, Notes]:
     """The values to write for a request: (desired, bounds, notes).
 
@@ -79,21 +80,21 @@ def step(
     the first request counts from the job's current replicas (`running`).
     Raises ApiError: 400 for an unknown task, 409 below the minimum, 422 above the maximum.
     """
-    job = current.job.spec
-    name = asked.task or elastic(job.tasks, bounds=current.bounds)
+    job = current.submitted.spec
+    name = asked.task or elastic(job.tasks, bounds=current.wishes.bounds)
     index = next((i for i, task in enumerate(job.tasks) if task.name == name), None)
     if index is None:
         raise bad_request(f"the job has no task {name}; it has {', '.join(task.name for task in job.tasks)}")
     task = job.tasks[index]
-    desired = current.desired.get(name, task.replicas)
+    desired = current.wishes.desired.get(name, task.replicas)
     if not job.is_preemptible:
         low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, desired
     else:
-        bounds = current.bounds.get(name)
+        bounds = current.wishes.bounds.get(name)
         # A desired number equal to the submitted one is not read as a bound, so bounds were written; the notes keep the
         # range as submitted.
         own = notes.range_of(name, bounds)
-        low, high = own or bounds or submitted_range(job, index, scaling=scales(job, current.bounds))
+        low, high = own or bounds or submitted_range(job, index, scaling=scales(job, current.wishes.bounds))
         base = desired if desired != task.replicas or own else running.get(name, desired)
     target = base + asked.by
     if asked.by < 0 and target < low:
@@ -101,22 +102,26 @@ def step(
     if asked.by > 0 and target > high and high < MOST_REPLICAS:
         raise unprocessable(f"task {name} has {base} replicas and its maximum is {high}: {asked.by:,} cannot be added")
     if asked.by == 0:
-        return dict(current.desired), current.bounds, notes
+        return dict(current.wishes.desired), current.wishes.bounds, notes
     if target > MOST_REPLICAS:
         raise unprocessable(
             f"task {name} has {base} replicas: {asked.by:,} cannot be added, as at most {MOST_REPLICAS:,} replicas are "
             "allowed of a job in all"
         )
     try:
-        current.check_hostnames(index, target, path="replicas")
+        check_hostnames(current, index, target, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
     try:
-        new_desired, new_bounds = with_number(job, index, target, desired=current.desired, bounds=current.bounds)
-        check_size(current.job, desired=new_desired, bounds=new_bounds, namespace=asked.namespace, path="replicas")
+        new_desired, new_bounds = with_number(
+            job, index, target, desired=current.wishes.desired, bounds=current.wishes.bounds
+        )
+        check_size(
+            current.submitted, desired=new_desired, bounds=new_bounds, namespace=asked.namespace, path="replicas"
+        )
     except InvalidError as error:
         raise unprocessable(str(error)) from None
-    if new_bounds != current.bounds:
+    if new_bounds != current.wishes.bounds:
         notes = Notes(notes.done, {**notes.ranges, name: Noted((low, high), new_bounds[name])})
     return new_desired, new_bounds, notes
 
@@ -124,24 +129,13 @@ def step(
 class ScaleRequests:
     """Writes scale requests. `write` blocks: call it in a thread.
 
-    No attempt starts after `_LONGEST_SECONDS`: by then the caller is gone, and others wait for the thread. `sleep`
-    takes seconds, `clock` returns monotonic seconds.
+    No attempt starts after `_LONGEST_SECONDS`: by then the caller is gone, and others wait for the thread.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        cache: Cache,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-        jitter: Callable[[float, float], float] = random.uniform,
-    ) -> None:
+    def __init__(self, cluster: Cluster, cache: Cache, *, clock: Clock = SYSTEM) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._clock = clock
-        self._sleep = sleep
-        self._jitter = jitter
 
     def write(self, asked: ScaleRequest) -> bool:
         """Carry out a request. Returns whether anything was written: not for 0 replicas, nor for a repeated key.
@@ -152,17 +146,17 @@ class ScaleRequests:
 
     def retried(self, call: Callable[[], Result], *, job: str, has_key: bool = False) -> Result:
         """Call it until no other writer comes between its read and its write. Raises ApiError."""
-        ends = self._clock() + _LONGEST_SECONDS
+        ends = self._clock.monotonic() + _LONGEST_SECONDS
         for attempt in range(_TRIES):
             try:
                 return call()
             except (ConflictError, UnavailableError) as error:
                 # If the response to a write was lost, only the key shows whether the write took effect.
                 lost = isinstance(error, UnavailableError) and not has_key
-                pause = self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
-                if lost or attempt + 1 == _TRIES or self._clock() + pause > ends:
+                pause = self._clock.jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
+                if lost or attempt + 1 == _TRIES or self._clock.monotonic() + pause > ends:
                     raise self._final_error(error) from None
-                self._sleep(pause)
+                self._clock.sleep(pause)
             except NotFoundError:
                 raise not_found(f"there is no job {job} any more") from None
             except DiflowError as error:
@@ -176,28 +170,28 @@ class ScaleRequests:
 
     def _try(self, asked: ScaleRequest) -> bool:
         workflow = self._read(asked)
-        read = read_workflow(workflow)
+        current, read = record_of(workflow), read_workflow(workflow)
         self._check(read, asked)
         check_readable(read)
         try:
-            current = current_requests(workflow)
+            check_scalable(current)
         except (ConflictError, InvalidError) as error:
             raise conflict(str(error)) from None
-        notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
+        notes = Notes.read(current.wishes.request(keys.REQUESTS))
         if asked.key and asked.digest in notes.done:
             if notes.done[asked.digest] != asked.fingerprint:
                 raise unprocessable("this Idempotency-Key was used for another request")
             return False
-        desired, bounds, noted = step(current, asked, notes, running=read.counts)
+        desired, bounds, noted = step(current, asked, notes, running=current.running)
         if asked.by == 0:
             return False
         if asked.key:
             noted = Notes({**noted.done, asked.digest: asked.fingerprint}, noted.ranges)
         noting = {keys.REQUESTS: noted.text()} if noted != notes else {}
-        change = current.change(desired, bounds, annotations=noting)
+        change = scaled(current, desired, bounds, annotations=noting)
         try:
             answer = self._cluster.patch(
-                WORKFLOW, current.workflow, change, namespace=asked.namespace, manager=keys.SERVER
+                WORKFLOW, current.identity.name, change, namespace=asked.namespace, manager=keys.SERVER
             )
         except InvalidError as error:  # the uid in the patch does not match: another object has this name now
             raise ConflictError(str(error)) from None

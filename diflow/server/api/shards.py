@@ -1,21 +1,20 @@
 """Data shards of jobs: leases of workers, in a ConfigMap for each job (docs/decisions/0021).
 
 An answer is sent when the ledger that it is of is stored. The requests of a job that arrive while a write is under way,
-or less than `between_seconds` after one, share the next write. A write names the version that it changes: of two
+or less than `between_seconds` after it began, share the next one. A write names the version that it changes: of two
 servers one conflicts, reads, and carries its requests out again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
 
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import (
     ConflictError,
     DiflowError,
@@ -27,6 +26,7 @@ from diflow.common.errors import (
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.record import untrusted
+from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.reading import ServedPod
 from diflow.server.http.errors import ApiError, conflict, from_diflow, unavailable
@@ -54,10 +54,15 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class _Line:
-    waiting: list[_Waiting] = field(default_factory=list)
-    task: asyncio.Task[None] | None = None
-    view: ServedJob | None = None
+class _Batch:
+    view: ServedJob
+    waiting: list[_Waiting]
+
+
+def _merge(earlier: _Batch, later: _Batch) -> _Batch:
+    earlier.waiting += later.waiting
+    earlier.view = later.view
+    return earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +73,15 @@ class _Stored:
 
 
 class Shards:
-    """The requests for shards of all jobs. For one event loop. `wall`: seconds since 1970."""
+    """The requests for shards of all jobs. For one event loop."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        cache: Cache,
-        pool: Pool,
-        *,
-        between_seconds: float,
-        wall: Callable[[], float] = time.time,
-        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, cluster: Cluster, cache: Cache, pool: Pool, *, between_seconds: float, clock: Clock) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._pool = pool
-        self._between_seconds = between_seconds
-        self._wall = wall
-        self._sleep = sleep
-        self._lines: dict[JobKey, _Line] = {}
-        self._known: dict[JobKey, _Stored] = {}
+        self._clock = clock
+        pace = Pace(between_seconds)
+        self.batches = JobBatches(self._serve, _merge, what="shards", pace=pace, clock=clock, most_kept=_MOST_JOBS)
 
     async def ask(self, view: ServedJob, ask: Ask, pod: ServedPod) -> Answer:
         """Carry out a request of a pod, and return the answer when it is stored. Raises ApiError.
@@ -97,87 +91,69 @@ class Shards:
         After a 503 it may have been carried out: a request that is sent again has the same effect.
         """
         key = (view.namespace, view.name)
-        line = self._lines.setdefault(key, _Line())
-        if len(line.waiting) >= _MOST_WAITING:
+        batch = self.batches.waiting.get(key)
+        if batch is not None and len(batch.waiting) >= _MOST_WAITING:
             raise unavailable(f"{_MOST_WAITING} requests of this job wait already")
         waiting = _Waiting(ask, pod, asyncio.get_running_loop().create_future())
-        line.waiting.append(waiting)
-        line.view = view
-        if line.task is None:
-            line.task = asyncio.ensure_future(self._serve(key, line))
+        self.batches.add(key, _Batch(view, [waiting]))
         return await waiting.answered
 
-    async def _serve(self, key: JobKey, line: _Line) -> None:
-        """Write while requests wait, at most once in `between_seconds`."""
-        while line.waiting:
-            batch, line.waiting = line.waiting, []
-            view = line.view
-            assert view is not None
-            try:
-                results: list[Answer | ApiError] = await self._pool.run(lambda b=batch, v=view: self._write(v, b))  # type: ignore[misc]
-            except ApiError as error:
-                results = [error] * len(batch)
-            except Exception:
-                log.exception("shards cannot be stored", namespace=view.namespace, job=view.name)
-                results = [unavailable("the shards cannot be stored now")] * len(batch)
-            for waiting, result in zip(batch, results, strict=True):
-                if waiting.answered.done():  # its caller is gone
-                    continue
-                if isinstance(result, ApiError):
-                    waiting.answered.set_exception(result)
-                else:
-                    waiting.answered.set_result(result)
-            await self._sleep(self._between_seconds)
-        self._lines.pop(key, None)
+    async def _serve(self, _: JobKey, batch: _Batch, stored: _Stored | None) -> _Stored | None:
+        """Answer the requests. Returns what is stored now, None if that is not known."""
+        results: list[Answer | ApiError]
+        try:
+            results, stored = await self._pool.run(lambda: self._write(batch, stored))
+        except ApiError as error:
+            results, stored = [error] * len(batch.waiting), None
+        except Exception:
+            log.exception("shards cannot be stored", namespace=batch.view.namespace, job=batch.view.name)
+            results, stored = [unavailable("the shards cannot be stored now")] * len(batch.waiting), None
+        for waiting, result in zip(batch.waiting, results, strict=True):
+            if waiting.answered.done():  # its caller is gone
+                continue
+            if isinstance(result, ApiError):
+                waiting.answered.set_exception(result)
+            else:
+                waiting.answered.set_result(result)
+        return stored
 
     # --- in a thread ----------------------------------------------------------------------------------------------
 
-    def _write(self, view: ServedJob, batch: list[_Waiting]) -> list[Answer | ApiError]:
+    def _write(self, batch: _Batch, stored: _Stored | None) -> tuple[list[Answer | ApiError], _Stored | None]:
         """Carry out the requests on the stored ledger, and store it. Raises ApiError."""
-        key = (view.namespace, view.name)
-        stored = self._known.get(key)
+        view = batch.view
         for _ in range(_TRIES):
             try:
                 is_fresh = stored is None
                 stored = stored or self._read(view)
                 ledger = _parse(view, stored)
                 before = ledger.at
-                results = self._carry_out(view, ledger, batch)
+                results = self._carry_out(view, ledger, batch.waiting)
                 is_same = ledger.text(at=before) == stored.text  # but for the time
-                if is_same and view.workflow.uid in stored.owners:
-                    if is_fresh:
-                        return results
-                    stored = None  # the answer tells what is stored now, perhaps by another server
-                    continue
-                stored = self._store(view, stored, ledger.text())
+                if not is_same or view.workflow.uid not in stored.owners:
+                    return results, self._store(view, stored, ledger.text())
+                if is_fresh:
+                    return results, None
+                stored = None  # the answer tells what is stored now, perhaps by another server
             except ConflictError:
                 stored = None
-                continue
             except UnauthorizedError as error:
                 raise conflict(
                     f"the server may not keep ledgers of shards in namespace {view.namespace}: "
                     f"kubectl apply -n {view.namespace} -k manifests/shards ({error})"
                 ) from None
             except InvalidError as error:  # somebody has made it immutable, or it has other data
-                self._known.pop(key, None)
                 raise conflict(
                     f"ConfigMap {PREFIX}{view.name} cannot be written ({error.message}): delete it to begin again with "
                     "all shards"
                 ) from None
-            except DiflowError as error:
-                self._known.pop(key, None)  # whether it was stored is not known
+            except DiflowError as error:  # whether it was stored is not known
                 raise from_diflow(error) from None
-            self._known.pop(key, None)
-            self._known[key] = stored
-            if len(self._known) > _MOST_JOBS:
-                self._known.pop(next(iter(self._known)), None)
-            return results
-        self._known.pop(key, None)
         raise unavailable("others write the shards of this job at the same time")
 
     def _carry_out(self, view: ServedJob, ledger: Ledger, batch: list[_Waiting]) -> list[Answer | ApiError]:
         """Carry out the requests on the ledger. Pods of earlier rounds get no more shards."""
-        living, now = self._living(view), self._wall()
+        living, now = self._living(view), self._clock.wall()
         latest = self._cache.job(view.namespace, view.name) or view
         asks = [replace(one.ask, wants=0) if latest.had(one.pod) else one.ask for one in batch]
         return [_one(ledger, ask, now, living) for ask in asks]
@@ -226,7 +202,7 @@ class Shards:
 
         Those of an earlier round save their checkpoints while they end, so their shards are not given to others yet.
         """
-        as_of = self._wall() - self._cache.pods.age_seconds - _SKEW_SECONDS
+        as_of = self._clock.wall() - self._cache.pods.age_seconds - _SKEW_SECONDS
         return Living(self._cache.living(view.namespace, view.name), as_of)
 
 

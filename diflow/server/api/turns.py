@@ -8,30 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+from diflow.common.clock import Clock
 from diflow.server.http.buckets import Buckets
 
 _SHORTEST_SECONDS: Final = 0.001  # a shorter wait may be too short to change the clock
 
 
 class Turns:
-    """`rate` turns a second in the long run, and `burst` of them at once after a pause.
+    """`rate` turns a second in the long run, and `burst` of them at once after a pause. For one event loop."""
 
-    `clock` returns monotonic seconds, `sleep` is asyncio's. For one event loop.
-    """
-
-    def __init__(
-        self,
-        *,
-        rate: float,
-        burst: float,
-        clock: Callable[[], float],
-        sleep: Callable[[float], Any] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, *, rate: float, burst: float, clock: Clock) -> None:
         self._bucket = Buckets(rate=rate, burst=burst, most=1, clock=clock)
-        self._sleep = sleep
+        self._pause = clock.pause
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._giver: asyncio.Task[None] | None = None
         self._is_open = False
@@ -64,7 +54,7 @@ class Turns:
                 if not turns:
                     del self._waiting[namespace]
                 elif seconds := self._bucket.take(""):
-                    await self._sleep(max(seconds, _SHORTEST_SECONDS))
+                    await self._pause(max(seconds, _SHORTEST_SECONDS))
                 else:
                     turns.popleft().set_result(None)
                     self._waiting.move_to_end(namespace)

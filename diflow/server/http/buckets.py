@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 from cachetools import LRUCache
+
+from diflow.common.clock import SYSTEM, Clock
 
 
 class Buckets:
     """Each name may take `burst` tokens at once and `rate` tokens per second in the long run.
 
-    The `most` names used last are kept. `clock` returns monotonic seconds. Not thread-safe: for one event loop.
+    The `most` names used last are kept. Not thread-safe: for one event loop.
     """
 
-    def __init__(
-        self, *, rate: float, burst: float, most: int = 10_000, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, rate: float, burst: float, most: int = 10_000, clock: Clock = SYSTEM) -> None:
         self._rate = rate
         self._burst = max(1.0, burst)
         self._clock = clock
@@ -25,7 +24,7 @@ class Buckets:
     def take(self, name: Hashable, *, scale: float = 1.0) -> float:
         """Take one token: returns 0 if there was one, else the seconds until there is. `scale`: so many times the rate
         and the burst are allowed to this name."""
-        now, rate, burst = self._clock(), self._rate * scale, self._burst * scale
+        now, rate, burst = self._clock.monotonic(), self._rate * scale, self._burst * scale
         level, since = self._levels.get(name, (burst, now))
         level = min(burst, level + (now - since) * rate)
         if level < 1.0:

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import os
 import re
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,6 +16,7 @@ from typing import Any, Final
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.server.http import envelope
 from diflow.server.http.errors import ApiError, ClientGoneError, unavailable
 from diflow.server.http.exchange import Exchange
@@ -30,7 +30,7 @@ log = structlog.get_logger("diflow.server")
 
 
 class Frame:
-    """ASGI middleware. `on_answer` is called after each request; `clock` returns monotonic seconds.
+    """ASGI middleware. `on_answer` is called after each request.
 
     `routine`: the ends of the routes whose successful requests are logged for debugging alone, as those that read are.
     """
@@ -41,7 +41,7 @@ class Frame:
         *,
         on_answer: Callable[[Answered], None] = lambda _: None,
         routine: tuple[str, ...] = (),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._app = app
         self._on_answer = on_answer
@@ -54,7 +54,7 @@ class Frame:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = self._clock()
+        began = self._clock.monotonic()
         request_id = self._id(scope)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id.decode()
@@ -91,7 +91,7 @@ class Frame:
                 raise
             await _fail(scope, receive, sending, ApiError(500, "internal error: see the log of the server"))
         finally:
-            self._report(scope, request_id, status, self._clock() - began)
+            self._report(scope, request_id, status, self._clock.monotonic() - began)
 
     def _id(self, scope: Scope) -> bytes:
         """The caller's X-Request-Id if it is well-formed, else a new one."""

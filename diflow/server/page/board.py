@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from diflow.common import quantities
 from diflow.record import chain, untrusted
+from diflow.record.status.stage import Stage
 from diflow.record.status.status import ENDED, PHASES
 from diflow.server.page import resources
 from diflow.server.page.facts import MOST_FAILURES, FailureFacts, JobFacts, NodeFacts, PodFacts
@@ -136,13 +137,11 @@ class JobLine:
 
     @property
     def said(self) -> str:
-        """The job's message, with why it waits or does not start."""
+        """The job's message, with why it is not healthy or does not start."""
         job = self.facts
-        if job.waits and job.why and job.why not in job.message:
-            return job.why
         if job.unhealthy:
             return f"{job.message}; {job.unhealthy}"
-        if self.trouble and not job.has_ended and self.trouble not in job.message:
+        if self.trouble and job.stage is Stage.ADMITTED and self.trouble not in job.message:
             return f"{job.message}; {self.trouble}"
         return job.message
 
@@ -153,7 +152,6 @@ class QueueLine:
 
     place: int
     job: JobLine
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +337,7 @@ def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -
 def _order(line: JobLine) -> tuple[object, ...]:
     """Jobs that have nodes, then waiting ones, then ended ones; each the newest first."""
     job = line.facts
-    rank = 2 if job.has_ended else 1 if job.waits or job.phase == "Pending" else 0
+    rank = 2 if job.has_ended else 1 if job.is_queued or job.phase == "Pending" else 0
     return (rank, -(job.finished if rank == 2 and job.finished else job.submitted), job.key)
 
 
@@ -354,23 +352,14 @@ def _matches(job: JobFacts, query: Query) -> bool:
 
 def _queue(lines: Iterable[JobLine]) -> tuple[QueueLine, ...]:
     """The waiting jobs: by priority, then the oldest first."""
-    waiting = [line for line in lines if line.facts.waits and not line.facts.is_stopping]
+    waiting = [line for line in lines if line.facts.is_queued]
     waiting.sort(key=lambda line: (line.facts.priority != "high", line.facts.submitted, line.facts.key))
     places: dict[str, int] = {}
     out = []
     for line in waiting:
         places[line.facts.queue] = places.get(line.facts.queue, 0) + 1
-        out.append(QueueLine(places[line.facts.queue], line, reason(line.facts)))
+        out.append(QueueLine(places[line.facts.queue], line))
     return tuple(out)
-
-
-def reason(job: JobFacts) -> str:
-    """Why a job waits."""
-    if job.problem:
-        return job.problem
-    if job.is_suspended:
-        return "it is suspended; diflow resume resumes it"
-    return job.why or "nothing is decided yet; if this stays, see whether the allocator runs"
 
 
 def _nodes(

@@ -1,7 +1,7 @@
 """What the caches keep of a Workflow, a pod and a node for the status page.
 
 A Workflow may have a thousand nodes in Argo's sense, so what is shown of them is derived when the object arrives. Users
-can edit these objects, so nothing here raises: a job that cannot be read has a `problem`.
+can edit these objects, so nothing here raises: a job that cannot be read is held, and its message says why.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from typing import Any, Final
 
 from diflow.common import keys, quantities
 from diflow.common.words import shortened
-from diflow.jobs.replica_ranges import asked
 from diflow.record import chain, reports
 from diflow.record.argo import node_names
 from diflow.record.argo.nodes import is_overfull, owner_of
+from diflow.record.argo.tree import Tree
+from diflow.record.job import JobRecord, record_of
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
-from diflow.record.parameters import JobState
+from diflow.record.parameters import Decision
+from diflow.record.ranges import asked
 from diflow.record.status import status
 from diflow.record.status.followed import failures
 from diflow.record.status.observe import Observation, observe_state, waiting_reason
+from diflow.record.status.stage import Stage, is_planned, is_queued
 from diflow.record.status.status import JobStatus
 from diflow.server.page.history import History, history, seconds
 
@@ -71,8 +74,9 @@ class FailureFacts:
 class JobFacts:
     """A Workflow of a job. Times are seconds since 1970, 0 if there is none.
 
-    `name` is the job's name, `workflow` the Workflow's. `waits`: the job needs the allocator, and has no allocation.
-    `why` is the allocator's last decision on it. `unhealthy`: which replicas are silent, stalled or slow.
+    `name` is the job's name, `workflow` the Workflow's. `stage`: where it is in its life, None for a deleted job.
+    `why` is the allocator's last decision on it, while it plans the job. `unhealthy`: which replicas are silent,
+    stalled or slow.
     `link` has the links to the job's other Workflows (`state.chain`).
     """
 
@@ -88,9 +92,7 @@ class JobFacts:
     phase: str
     message: str = ""
     tasks: tuple[TaskFacts, ...] = ()
-    waits: bool = False
-    is_suspended: bool = False
-    is_stopping: bool = False
+    stage: Stage | None = None
     why: str = ""
     decided: float = 0.0
     unhealthy: str = ""
@@ -104,7 +106,6 @@ class JobFacts:
     progress: float | None = None
     history: History = field(default_factory=History)
     phases: tuple[tuple[str, float], ...] = ()
-    problem: str = ""
     link: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[FailureFacts, ...] = ()
     """The last failures of its replicas, the newest first."""
@@ -123,6 +124,12 @@ class JobFacts:
     @property
     def has_ended(self) -> bool:
         return self.phase in status.ENDED
+
+    @property
+    def is_queued(self) -> bool:
+        """The job needs the allocator, and has no place."""
+        granted = any(task.granted for task in self.tasks)
+        return self.is_gang and self.stage is not None and is_queued(self.stage, has_places=granted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +180,12 @@ def trim_workflow(obj: Object) -> JobFacts | None:
     """What to keep of a Workflow; None if it is not diflow's."""
     if not status.is_job(obj):
         return None
-    state = JobState.parse(obj)
+    state = record_of(obj)
     try:
         return _job(obj, state)
     except Exception as error:
         # Users can write anything into their own Workflows; one of them must not break the page for all.
-        return _unreadable(obj, state, f"it cannot be read: {type(error).__name__}")
+        return _undescribed(obj, state, Stage.HELD, f"held: it cannot be read: {type(error).__name__}")
 
 
 def trim_pod(obj: Object) -> PodFacts | None:
@@ -254,37 +261,37 @@ def trim_node(obj: Object) -> NodeFacts:
     )
 
 
-def _job(obj: Object, state: JobState) -> JobFacts:
-    if state.problem:
-        return _unreadable(obj, state, state.problem)
-    if is_overfull(obj):
-        return _unreadable(obj, state, "its nodes are too many to be shown")
+def _job(obj: Object, state: JobRecord) -> JobFacts:
+    if is_overfull(obj) and not state.problem:
+        return _undescribed(obj, state, state.stage(Tree()), "its nodes are too many to be shown")
     seen = observe_state(state, obj)
     now = status.derive_seen(obj, seen)
-    at = state.allocation
-    is_placed = not state.is_gang or (at is not None and at.round == state.live.current and at.has_node)
-    decision = state.decision if state.decision and state.decision.action != "keep" else None
-    tasks = _tasks(state, seen, now, is_placed=is_placed)
-    past = history(
-        seen.attempts,
-        seen.tasks,
-        begin=seconds(state.created),
-        first=at.first if at else 0.0,
-        since=(seen.live.current, at.since if at and state.is_preemptible and is_placed else 0.0),
-    )
-    return replace(
+    known = replace(
         _known(obj, state),
         phase=now.phase,
         message=_line(now.message),
-        tasks=tasks,
-        waits=state.is_gang and not (now.ended or state.is_stopping or any(task.granted for task in tasks)),
-        is_suspended=state.is_suspended,
-        is_stopping=state.is_stopping,
-        why=_line(decision.why) if decision else "",
-        decided=seconds(decision.time) if decision else 0.0,
-        unhealthy=_line(seen.unhealthy),
+        stage=now.stage,
         restarts=now.restarts or 0,
         reschedules=now.reschedules or 0,
+    )
+    if state.problem:
+        return known
+    at = state.notes.allocation
+    decision = state.notes.decision if is_planned(seen.stage, has_places=seen.has_places) else Decision()
+    decision = decision if decision.action != "keep" else Decision()
+    past = history(
+        seen.attempts,
+        seen.tasks,
+        begin=state.argo.created_seconds,
+        first=at.first if at else 0.0,
+        since=(seen.live.current, at.since if at and state.terms.is_preemptible and seen.has_places else 0.0),
+    )
+    return replace(
+        known,
+        tasks=_tasks(state, seen, now),
+        why=_line(decision.why),
+        decided=seconds(decision.time),
+        unhealthy=_line(seen.unhealthy),
         backoff_limit=seen.backoff_limit,
         round=seen.live.current,
         started=seconds(now.start_time),
@@ -307,41 +314,42 @@ def _job(obj: Object, state: JobState) -> JobFacts:
     )
 
 
-def _tasks(state: JobState, seen: Observation, now: JobStatus, *, is_placed: bool) -> tuple[TaskFacts, ...]:
+def _tasks(state: JobRecord, seen: Observation, now: JobStatus) -> tuple[TaskFacts, ...]:
     wanted_now = seen.wanted
     ready = Counter(key[0] for key, attempt in seen.latest().items() if attempt.is_ready and key in wanted_now)
     out = []
     for index, name in enumerate(seen.tasks):
-        found = asked(state.spec, index, desired=state.desired, bounds=state.bounds)
+        found = asked(state.spec, index, desired=state.wishes.desired, bounds=state.wishes.bounds)
         out.append(
             TaskFacts(
                 name,
                 low=found.low,
                 high=found.high,
                 desired=found.desired,
-                granted=state.live.running(name) if is_placed else 0,
+                granted=state.live.running(name) if seen.has_places else 0,
                 observed=0 if now.ended else ready[name],
             )
         )
     return tuple(out)
 
 
-def _unreadable(obj: Object, state: JobState, problem: str) -> JobFacts:
+def _undescribed(obj: Object, state: JobRecord, stage: Stage, message: str) -> JobFacts:
     ends = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
-    return replace(_known(obj, state), phase=ends.get(state.phase, "Unknown"), message=problem, problem=problem)
+    stage = Stage.ENDED if state.has_ended else stage
+    return replace(_known(obj, state), phase=ends.get(state.argo.phase, "Unknown"), message=message, stage=stage)
 
 
-def _known(obj: Object, state: JobState) -> JobFacts:
+def _known(obj: Object, state: JobRecord) -> JobFacts:
     """What can be said of every Workflow of a job."""
     return JobFacts(
-        namespace=state.namespace,
+        namespace=state.identity.namespace,
         name=state.name,
-        workflow=state.workflow,
-        uid=state.uid,
-        queue=state.queue or DEFAULT_QUEUE,
-        priority=state.priority,
-        is_preemptible=state.is_preemptible,
-        is_gang=state.is_gang,
+        workflow=state.identity.name,
+        uid=state.identity.uid,
+        queue=state.wishes.queue or DEFAULT_QUEUE,
+        priority=state.terms.priority,
+        is_preemptible=state.terms.is_preemptible,
+        is_gang=state.terms.is_gang,
         submitted=seconds(chain.submitted(obj)),
         phase="Unknown",
         link=chain.link(obj),

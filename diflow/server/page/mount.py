@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,7 +47,7 @@ def more() -> More:
     )
 
 
-def mounted(core: Core, *, argo_url: str = "", wall: Callable[[], float] = time.time) -> list[BaseRoute]:
+def mounted(core: Core, *, argo_url: str = "") -> list[BaseRoute]:
     """The page's routes, for `create_app`. `argo_url` is the address of the Argo UI, or ""."""
     permissions = ViewerPermissions(core)
     return [
@@ -56,7 +55,6 @@ def mounted(core: Core, *, argo_url: str = "", wall: Callable[[], float] = time.
             visitor_of=permissions.visitor,
             state=partial(_state, core.cache),
             freshness=partial(_freshness, core.cache),
-            now=wall,
             clock=core.clock,
             argo_url=argo_url,
         )
@@ -79,7 +77,7 @@ class ViewerPermissions:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._known: TTLCache[tuple[bytes, str], _Known] = TTLCache(
-            _VISITORS_KEPT, core.settings.review_seconds, timer=core.clock
+            _VISITORS_KEPT, core.settings.review_seconds, timer=core.clock.monotonic
         )
 
     async def visitor(self, token: str, address: str) -> Visitor | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import UnavailableError
 from diflow.server.page import render, session
 from diflow.server.page.board import CacheSnapshot, Permissions, Query, board
@@ -56,21 +56,19 @@ def routes(
     visitor_of: VisitorOf,
     state: Callable[[], CacheSnapshot],
     freshness: Callable[[], Freshness],
-    now: Callable[[], float],
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = SYSTEM,
     argo_url: str = "",
     every_seconds: float = 3.0,
 ) -> list[Route]:
     """The routes of the status page, to be mounted at the root.
 
-    `state` and `freshness` are called in a worker thread; `now` returns seconds since 1970, `clock` monotonic ones.
-    `argo_url` is the address of the Argo UI for links, or "". A visible page requests `/board` every `every_seconds`.
+    `state` and `freshness` are called in a worker thread. `argo_url` is the address of the Argo UI for links,
+    or "". A visible page requests `/board` every `every_seconds`.
     """
     door = _Door(
         visitor_of=visitor_of,
         state=state,
         freshness=freshness,
-        now=now,
         clock=clock,
         argo_url=argo_url,
         every_seconds=every_seconds,
@@ -100,8 +98,7 @@ class _Door:
     visitor_of: VisitorOf
     state: Callable[[], CacheSnapshot]
     freshness: Callable[[], Freshness]
-    now: Callable[[], float]
-    clock: Callable[[], float]
+    clock: Clock
     argo_url: str
     every_seconds: float
     lately: dict[tuple[Permissions, Query], tuple[float, _Shown]] = field(default_factory=dict)
@@ -161,7 +158,7 @@ class _Door:
         if visitor is None:
             return _signed_out(request, nonce, problem="The cluster does not know this token, or it has expired.")
         response = RedirectResponse("./", status_code=303)
-        session.keep(response, request, token, now=self.now())
+        session.keep(response, request, token, now=self.clock.wall())
         return _guarded(response)
 
     async def sign_out(self, request: Request) -> Response:
@@ -184,7 +181,7 @@ class _Door:
     async def _shown(self, visitor: Visitor, request: Request) -> _Shown:
         """The page for this visitor, or the one that was just rendered for the same permissions and query."""
         query = Query.parse(request.query_params)
-        key, moment = (visitor.permissions, query), self.clock()
+        key, moment = (visitor.permissions, query), self.clock.monotonic()
         before = self.lately.get(key)
         if before is not None and 0 <= moment - before[0] < _SAME_SECONDS:
             return before[1]
@@ -197,7 +194,7 @@ class _Door:
 
     def _show(self, visitor: Visitor, query: Query) -> _Shown:
         freshness = self.freshness()
-        at = self.now() // _STEP_SECONDS * _STEP_SECONDS
+        at = self.clock.wall() // _STEP_SECONDS * _STEP_SECONDS
         body = content(board(self.state(), visitor.permissions, query), freshness, now=at, argo_url=self.argo_url)
         tag = f'"{hashlib.sha256(body.encode()).hexdigest()[:32]}"'
         return _Shown(body, tag, freshness)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from diflow.common.clock import SYSTEM, Clock
 from diflow.kube.reflector import Key
 from diflow.server.page.facts import JobFacts, trim_workflow
 
@@ -36,15 +37,15 @@ class _Spent:
 class Sparing:
     """Derives the facts of a Workflow. If its namespace has used its share, the facts of an earlier version are kept.
 
-    `late`: Workflows with facts of an earlier version, of which the facts may be derived now. `clock` returns
-    monotonic seconds, `processor` those that this thread has used.
+    `late`: Workflows with facts of an earlier version, of which the facts may be derived now. `processor`
+    returns the seconds of a processor that this thread has used.
     """
 
     def __init__(
         self,
         derive: Callable[[Object], JobFacts | None] = trim_workflow,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM,
         processor: Callable[[], float] = time.thread_time,
     ) -> None:
         self._derive, self._clock, self._processor = derive, clock, processor
@@ -90,12 +91,12 @@ class Sparing:
         spent = self._spent.get(namespace)
         if spent is None:
             return True
-        now = self._clock()
+        now = self._clock.monotonic()
         spent.seconds, spent.at = max(0.0, spent.seconds - SHARE * (now - spent.at)), now
         if spent.seconds == 0.0:
             del self._spent[namespace]
         return spent.seconds < BURST_SECONDS
 
     def _charge(self, namespace: str, seconds: float) -> None:
-        spent = self._spent.setdefault(namespace, _Spent(0.0, self._clock()))
+        spent = self._spent.setdefault(namespace, _Spent(0.0, self._clock.monotonic()))
         spent.seconds += seconds

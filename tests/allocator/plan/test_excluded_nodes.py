@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
 from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.reasons import reason_texts
@@ -13,6 +12,7 @@ from diflow.allocator.reasons.plan_text import as_data, plan_text
 from diflow.allocator.reconcile.rounds import place_again
 from diflow.allocator.watch.job import Job
 from diflow.common import keys
+from diflow.common.predicates import NODE_NAME, Requirement, Where
 from diflow.record.exclusions import FIRST_SECONDS, Exclusions
 from tests.allocator.lab import job as dijob
 from tests.allocator.lab import lab, task
@@ -102,7 +102,7 @@ def test_explain_says_of_a_replica_without_a_place_that_its_nodes_are_left_out()
     waits = job(read(nodes={"w": ("", "b")}, excluded=without("a")), pod("w-1", on="b"))
     s = shown(waits, nodes=(node("a"), node("b", cpu=1))).snapshot
     plan = load_policy("fit").optimize(s)
-    lines = reason_texts.details(s, plan, 0, excluded=waits.read.excluded.at(NOW))
+    lines = reason_texts.details(s, plan, 0, excluded=waits.read.notes.excluded.at(NOW))
     assert lines[0].endswith("keeps what it holds: no node that is not left out for it has room for the rest")
     assert "w: 0 more fit now; b lacks 1 cpu, 1 node is left out for this job" in lines
     assert not any("not what it may run on" in line for line in lines)

@@ -28,6 +28,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.settings import PolicySettings, policy_settings
 from diflow.allocator.reasons import reason_texts
+from diflow.common.clock import Clock
 from diflow.common.errors import InvalidError
 from tests.policies.halfway import carry_out_first_step
 
@@ -73,7 +74,7 @@ def test_of_calls_that_do_not_come_back_there_is_one_at_most() -> None:
         stop.wait(60)
         return keep_plan(snapshot, "slow")
 
-    guard = Guard("stuck", limit_seconds=0.01, clock=lambda: now[0])
+    guard = Guard("stuck", limit_seconds=0.01, clock=Clock(monotonic=lambda: now[0]))
     for _ in range(20):
         now[0] += 5.0
         plan, trouble = guard.ask(slow, cluster())

@@ -16,6 +16,7 @@ from diflow.allocator.plan import holding, inputs
 from diflow.allocator.plan.isolation import MOST_CULPRITS, LeftOut, culprit
 from diflow.allocator.policies.base import Policy, load_policy
 from diflow.allocator.watch import reports
+from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.write import patches
 from diflow.dijob import stored
 from tests.allocator import values
@@ -255,6 +256,6 @@ def test_jobs_that_fail_by_themselves_are_found_without_a_search(monkeypatch: py
         identity = replace(made.identity, name=f"{'evil' if i % 2 else 'good'}-{i}", uid=f"u{i}")
         jobs.append(values.job(replace(made, identity=identity)))
     at = values.capacity()
-    shown = inputs.picture(jobs, at.nodes, (), (), at, now=values.NOW)
+    shown = inputs.picture(ClusterState({j.key: j for j in jobs}, at.nodes, ()), at, now=values.NOW)
     assert shown.snapshot.jobs == 150
     assert len(shown.left_out) == 150

@@ -12,19 +12,22 @@ import pytest
 from diflow.allocator.model.plan import Plan, Why, make_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.holding import stand
-from diflow.allocator.plan.inputs import Picture, left_in_place, picture
+from diflow.allocator.plan.inputs import Picture, Restrictions, left_in_place, picture
+from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import NodeRead
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
+from diflow.record.node import NodeRecord
+from diflow.record.parameters import Decision
 from tests.allocator.plan.calls import plan_writes
-from tests.allocator.values import NOW, capacity, job, node, pod, read, role, tree
+from tests.allocator.values import NOW, capacity, changed, job, node, pod, read, role, tree
 
 
-def shown(*jobs: Job, nodes: tuple[NodeRead, ...] = (), **options: Any) -> Picture:
+def shown(*jobs: Job, nodes: tuple[NodeRecord, ...] = (), **options: Any) -> Picture:
     pods = [p for j in jobs for p in j.pods] + options.pop("others", [])
     at = capacity(*nodes, pods=tuple(pods))
-    return picture(jobs, at.nodes, pods, (), at, now=NOW, **options)
+    state = ClusterState({j.key: j for j in jobs}, at.nodes, tuple(pods))
+    return picture(state, at, now=NOW, **options)
 
 
 def amount(of: Snapshot, table: Any, name: str) -> int:
@@ -122,7 +125,7 @@ def test_finished_replicas_need_nothing_and_their_job_is_not_moved(is_preemptibl
     assert bounds(s) == [("w", 2, 2, 2)]
     assert not s.job_preemptible[0]
     assert amount(s, s.idle(), "a") == 7000
-    partly = replace(doing, tree=tree(w_0="Succeeded", w_1="Running", judge_0="Running"))
+    partly = changed(doing, tree=tree(w_0="Succeeded", w_1="Running", judge_0="Running"))
     assert bounds(shown(job(partly)).snapshot) == [("w", 1, 1, 1), ("judge", 1, 1, 1)]
 
 
@@ -153,10 +156,12 @@ def test_a_job_all_of_whose_replicas_have_finished_is_not_planned() -> None:
 def test_a_job_for_which_nothing_can_be_written_keeps_what_it_has() -> None:
     fixed = frozenset({"ns/job"})
     doing = read(role(replicas=2, low=1, desired=6), nodes=PLACED, is_preemptible=True)
-    s = shown(job(doing), fixed=fixed).snapshot
+    s = shown(job(doing), restrictions=Restrictions(fixed=fixed)).snapshot
     assert bounds(s) == [("w", 2, 2, 2)]
     assert not s.job_preemptible[0]
-    assert shown(job(read()), fixed=fixed).snapshot.jobs == 0, "one that waits is not given what nobody can write"
+    assert shown(job(read()), restrictions=Restrictions(fixed=fixed)).snapshot.jobs == 0, (
+        "one that waits is not given what nobody can write"
+    )
 
 
 def test_a_place_is_withdrawn_when_others_use_its_capacity() -> None:
@@ -172,7 +177,7 @@ def test_a_place_is_withdrawn_when_others_use_its_capacity() -> None:
     assert at["nodes"] == {}
     started = job(read(nodes={"w": ("a", "a")}), pod("w-0", on="a"), pod("w-1"))
     assert bounds(shown(started, others=[theirs]).snapshot) == [("w", 1, 1, 2)], "what runs stays"
-    together = job(replace(started.read, is_preemptible=True), *started.pods)
+    together = job(changed(started.read, is_preemptible=True), *started.pods)
     assert shown(together, others=[theirs]).standings[0].is_displaced, "a gang moves as a whole"
 
 
@@ -198,7 +203,7 @@ CORDONED = (node("a"), node("b", is_schedulable=False))
     ],
 )
 def test_what_a_job_keeps_when_a_node_goes(
-    nodes: tuple[NodeRead, ...], is_preemptible: bool, held: dict[int, str]
+    nodes: tuple[NodeRecord, ...], is_preemptible: bool, held: dict[int, str]
 ) -> None:
     standing = stand(job(read(nodes=PLACED, is_preemptible=is_preemptible)), capacity(*nodes))
     assert dict(standing.places.get("w", {})) == held
@@ -213,7 +218,7 @@ def test_what_a_job_keeps_when_a_node_goes(
         (CORDONED, "as node b is cordoned"),
     ],
 )
-def test_a_displaced_job_says_what_happened_to_its_node(nodes: tuple[NodeRead, ...], words: str) -> None:
+def test_a_displaced_job_says_what_happened_to_its_node(nodes: tuple[NodeRecord, ...], words: str) -> None:
     doing = job(read(nodes=PLACED, is_preemptible=True), pod("w-0", on="a"), pod("w-1", on="b"))
     looked = shown(doing, nodes=nodes)
     writes = [write for part in plan_writes(looked, plan(looked.snapshot, w={"a": 2}), now=NOW) for write in part]
@@ -228,7 +233,7 @@ def test_a_job_that_could_leave_a_cordoned_node_only_for_nothing_stays() -> None
     assert left_in_place(looked, plan(looked.snapshot))
     assert not left_in_place(looked, plan(looked.snapshot, w={"a": 2}))
     assert bounds(shown(doing, nodes=CORDONED, keep_cordoned=True).snapshot) == [("w", 2, 2, 2)]
-    finishing = job(replace(doing.read, tree=tree(w_0="Succeeded", w_1="Running")))
+    finishing = job(changed(doing.read, tree=tree(w_0="Succeeded", w_1="Running")))
     assert stand(finishing, capacity(*CORDONED)).is_placed, "it is about to end"
 
 
@@ -321,7 +326,7 @@ def test_the_reason_of_a_waiting_job_is_written_when_it_changes() -> None:
     _, (write,) = plan_writes(looked, plan(looked.snapshot), now=NOW, limit_seconds=1e9)
     said = json.loads(write.body["metadata"]["annotations"][keys.DECISION])
     assert said["action"] == "wait"
-    known = shown(job(read(decision=said)))
+    known = shown(job(read(decision=Decision(**said))))
     assert plan_writes(known, plan(known.snapshot), now=NOW + 1000, limit_seconds=1e9) == ([], [])
     _, (late,) = plan_writes(known, plan(known.snapshot), now=NOW)
     decision = json.loads(late.body["metadata"]["annotations"][keys.DECISION])

@@ -16,7 +16,7 @@ from diflow.allocator.model.plan import ADMIT, KEEP, Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.sequence import Holdings, write_in_order
 from diflow.allocator.policies.fair.policy import FairPolicy
-from diflow.allocator.watch.records import read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.allocator.write.patches import Write, rebased
 from diflow.common import keys
 from diflow.kube.kinds import WORKFLOW
@@ -257,21 +257,21 @@ def test_a_decision_is_made_again_when_its_user_asks_for_something_else_meanwhil
 def test_a_write_is_not_made_for_a_workflow_that_says_something_else(change: dict[str, Any]) -> None:
     read = values.read(nodes={"w": ("a", "a")})
     write = Write(WORKFLOW, read.identity, read.key, {"metadata": {"annotations": {"x": "y"}}})
-    assert rebased(write, read, replace(read, **change)) is None
+    assert rebased(write, read, values.changed(read, **change)) is None
 
 
 def test_a_write_keeps_what_others_have_written_into_parameters_that_it_does_not_change() -> None:
     with lab(begin=False) as at:
         at.cluster.node("a")
         at.cluster.submit(job("one"))
-        read = read_workflow(at.cluster.workflow("one"))
-        parameters = [{"name": n, "value": '["1","2"]' if n == "rounds" else v} for n, v in read.parameters]
+        read = planning_record_of(at.cluster.workflow("one"))
+        parameters = [{"name": n, "value": '["1","2"]' if n == "rounds" else v} for n, v in read.texts.parameters]
         write = Write(WORKFLOW, read.identity, read.key, {"spec": {"arguments": {"parameters": parameters}}})
         at.cluster.edit("one", profilings="{}", **{keys.PARAM_REPLICAS: at.cluster.parameters("one")["replicas"]})
         at.cluster.edit("one", profilings='{"speed":1}')
-        now = read_workflow(at.cluster.workflow("one"))
+        now = planning_record_of(at.cluster.workflow("one"))
         again = rebased(write, read, now)
         assert again is not None
         assert again.target.version == now.identity.version
         said = {p["name"]: p["value"] for p in again.body["spec"]["arguments"]["parameters"]}
-        assert said == {**dict(now.parameters), "rounds": json.dumps(["1", "2"], separators=(",", ":"))}
+        assert said == {**dict(now.texts.parameters), "rounds": json.dumps(["1", "2"], separators=(",", ":"))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +15,15 @@ from diflow.allocator.plan.triggers import reason_to_plan
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.run.control_channel import AllocatorStatus
 from diflow.allocator.settings import AllocatorSettings, allocator_settings
-from diflow.allocator.watch.records import read_workflow
+from diflow.allocator.watch.records import planning_record_of
+from diflow.common.clock import Clock
 from diflow.common.errors import InvalidError
 from diflow.dijob.model import DIJob, Topology
 from diflow.kube.kinds import NODE, WORKFLOW
 from diflow.workflows import render
 from tests.allocator.fakeargo import FakeCluster
 from tests.allocator.lab import Lab, job, lab, task
+from tests.allocator.values import changed
 
 SETTINGS = AllocatorSettings(writers=1, debounce_seconds=0.0, topology="rack")
 RACK = Topology(required="rack")
@@ -76,10 +77,10 @@ def edited(**topology: Any) -> dict[str, Any]:
 
 
 def test_the_field_travels_in_the_workflow() -> None:
-    assert read_workflow(edited()).required == "rack"
+    assert planning_record_of(edited()).spec.required == "rack"
     plain: dict[str, Any] = render(job("job"))
     plain["metadata"] = {**plain["metadata"], "namespace": "default"}
-    assert read_workflow(plain).required == ""
+    assert planning_record_of(plain).spec.required == ""
     assert "topology" not in json.dumps(plain), "a job without the field has the Workflow that it had"
     assert render(job("job", topology=RACK))["spec"] == plain["spec"], "pods do not know of it"
 
@@ -99,23 +100,23 @@ def test_the_field_travels_in_the_workflow() -> None:
     ],
 )
 def test_a_topology_that_was_edited_to_nonsense_holds_that_job(value: Any) -> None:
-    read = read_workflow(edited(topology=value))
+    read = planning_record_of(edited(topology=value))
     assert "is not a valid job any more (spec.topology" in read.problem
     assert len(read.problem) < 500
-    assert read.roles == ()
+    assert read.needs.roles == ()
 
 
 def test_an_edit_of_the_queue_is_a_reason_to_plan() -> None:
-    before, after = read_workflow(edited()), read_workflow(edited())
-    after = replace(after, queue="another")
+    before, after = planning_record_of(edited()), planning_record_of(edited())
+    after = changed(after, queue="another")
     assert "asks for something else" in reason_to_plan(WORKFLOW, "default/job", before, after, fraction=0.1)
 
 
 def test_an_edit_of_the_level_is_a_reason_to_plan() -> None:
-    before, after = read_workflow(edited()), read_workflow(edited(topology={"required": "block"}))
+    before, after = planning_record_of(edited()), planning_record_of(edited(topology={"required": "block"}))
     assert after.problem == ""
     assert "asks for something else" in reason_to_plan(WORKFLOW, "default/job", before, after, fraction=0.1)
-    assert reason_to_plan(WORKFLOW, "default/job", before, read_workflow(edited()), fraction=0.1) == ""
+    assert reason_to_plan(WORKFLOW, "default/job", before, planning_record_of(edited()), fraction=0.1) == ""
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -181,7 +182,7 @@ def test_explain_counts_with_the_levels_that_the_leader_published(monkeypatch: p
         found.rest()
         published = AllocatorStatus("diflow-system", holder="x", pools=SETTINGS.pools.to_json())
         monkeypatch.setattr(observer, "read_status", lambda *_, **__: published)
-        monkeypatch.setattr(observer, "look", partial(observer.look, wall=found.cluster.wall))
+        monkeypatch.setattr(observer, "look", partial(observer.look, clock=Clock(wall=found.cluster.wall)))
         lines = list(explain.explanation(found.api.cluster(), "job", policy=""))
         assert any("needs 3 replicas in one rack and the largest takes 2" in line for line in lines), lines
 

@@ -13,6 +13,7 @@ from diflow.allocator.reconcile.cordons import Cordons, findings
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.job import Job
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.kube.kinds import NODE
 from diflow.record.exclusions import Exclusions
 from tests.allocator.lab import Lab, lab, task
@@ -76,7 +77,7 @@ class Leads:
 
 
 def cordons(nodes: Nodes, *, after: int = 1) -> Cordons:
-    return Cordons(nodes, Leads(), after_namespaces=after, clock=lambda: 0.0, wall=lambda: NOW)  # type: ignore[arg-type]
+    return Cordons(nodes, Leads(), after_namespaces=after, clock=Clock(monotonic=lambda: 0.0, wall=lambda: NOW))  # type: ignore[arg-type]
 
 
 def run(made: Cordons, nodes: Nodes, *jobs: Job) -> list[str]:

@@ -15,6 +15,7 @@ from diflow.allocator.reconcile.health import HealthWatch
 from diflow.allocator.reconcile.problems import MOST_AT_ONCE
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.write.patches import Note
+from diflow.common.clock import Clock
 from diflow.dijob.model import Health
 from diflow.dijob.rules.failurerules import FailurePolicy
 from tests.allocator.crashing import Crash
@@ -312,7 +313,7 @@ def recording_watch() -> tuple[HealthWatch, list[list[str]]]:
         def record_own_events(self, events: Any) -> None:
             looks.append([note.message.split()[1] for note, _ in events])
 
-    return HealthWatch(Events(), clock=lambda: 0.0, wall=lambda: 0.0), looks  # type: ignore[arg-type]
+    return HealthWatch(Events(), clock=Clock(monotonic=lambda: 0.0, wall=lambda: 0.0)), looks  # type: ignore[arg-type]
 
 
 def test_many_slow_nodes_are_told_a_few_at_a_time_those_of_the_namespaces_in_turns(

@@ -17,22 +17,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diflow.allocator.model.predicates import Where
 from diflow.allocator.reconcile.health import LOOK_SECONDS, HealthWatch
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import Identity, JobRead, PodRead, Role
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
-from diflow.dijob.stored import Health
+from diflow.common.clock import Clock
+from diflow.common.predicates import Where
+from diflow.dijob.stored import NOTHING, Health, StoredSpec, StoredTask
 from diflow.record import signals, untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.argo.node_names import NodeName
 from diflow.record.health import HealthState
+from diflow.record.identity import Identity
+from diflow.record.job import Argo, JobRecord, Needs, Notes, Role
 from diflow.record.live import Live
+from diflow.record.pod import PodRecord
 from diflow.server.api.folding import Report, Shape, fold
 from diflow.server.api.models import Profiling
 from tests.allocator.fakeargo import EPOCH
+from tests.allocator.values import changed
 
 RUNS = int(os.environ.get("DIFLOW_HEALTH_RUNS") or 0)
 """Of 1,000 job hours, and of 100 slow nodes; 0 simulates four jobs of each kind for ten hours, and one run of nodes."""
@@ -86,14 +90,15 @@ class Training:
         self._saves, self._evaluates = self.chance.integers(3600), self.chance.integers(1200)
         allocation = Allocation("1", {"worker": tuple(f"n{rank}" for rank in range(RANKS))}, EPOCH, EPOCH, 0)
         role = Role("worker", {}, Where(), (), RANKS, RANKS, RANKS, RANKS)
-        self.read = JobRead(
+        self.read = JobRecord(
             Identity("default", self.name, f"uid-{self.name}", "1"),
-            EPOCH,
-            name=self.name,
-            roles=(role,),
+            submitted=replace(
+                NOTHING, spec=StoredSpec((StoredTask(name="worker", replicas=RANKS),), health=self.health)
+            ),
             live=Live(granted={"1": {"worker": RANKS}}),
-            allocation=allocation,
-            health=self.health,
+            notes=Notes(allocation=allocation),
+            argo=Argo(created_seconds=EPOCH),
+            needs=Needs(roles=(role,)),
         )
         self.pods = [_pod(self.name, rank) for rank in range(RANKS)]
         self.shape = Shape("1", "worker", RANKS, {"worker": RANKS}, has_health=True)
@@ -128,26 +133,26 @@ class Training:
 
     def job(self) -> Job:
         """As the allocator's cache has it."""
-        return Job(replace(self.read, profilings=self.text), self.pods)
+        return Job(changed(self.read, profilings=self.text), self.pods)
 
 
-def _pod(job: str, rank: int) -> PodRead:
+def _pod(job: str, rank: int) -> PodRecord:
     place = NodeName("1", 0, 0, False, "worker", str(rank), rank, 0, 0, False, True, 0)
     identity = Identity("default", f"{job}-{rank}", f"uid-{job}-{rank}", "1")
-    return PodRead(
+    return PodRecord(
         identity, f"default/{job}", f"uid-{job}", place, "Running", f"n{rank}", "", (), False, False, {}, "", "", "",
         created=EPOCH - 1, began=EPOCH,
     )  # fmt: skip
 
 
-class Clock(SimpleNamespace):
+class Moment(SimpleNamespace):
     now: float = 0.0
 
 
-def watch() -> tuple[HealthWatch, Executor, Clock]:
-    executor, clock = Executor(), Clock(now=0.0)
+def watch() -> tuple[HealthWatch, Executor, Moment]:
+    executor, clock = Executor(), Moment(now=0.0)
     made: Any = executor
-    return HealthWatch(made, clock=lambda: clock.now, wall=lambda: EPOCH + clock.now), executor, clock
+    return HealthWatch(made, clock=Clock(monotonic=lambda: clock.now, wall=lambda: EPOCH + clock.now)), executor, clock
 
 
 def looks(
@@ -166,7 +171,7 @@ def looks(
         for write in executor.writes[known:]:
             annotations = write.body["metadata"]["annotations"]
             of = by_key[write.job]
-            of.read = replace(of.read, health_state=HealthState.parse(annotations[keys.HEALTH]))
+            of.read = changed(of.read, health_state=HealthState.parse(annotations[keys.HEALTH]))
         known = len(executor.writes)
         yield clock.now, executor.writes
         for training in trainings:
@@ -195,7 +200,7 @@ def test_many_unhealthy_jobs_are_reported_a_few_at_a_time_those_of_the_namespace
     for number in range(41):
         one = noisy(number, health=Health(action="report"))
         one.name, space = f"job-{number:02}", "good" if number == 40 else "evil"
-        one.read = replace(one.read, identity=Identity(space, one.name, f"uid-{number}", "1"), name=one.name)
+        one.read = changed(one.read, identity=Identity(space, one.name, f"uid-{number}", "1"))
         one.hung = True
         trainings.append(one)
     by_key, looked = {one.read.key: one for one in trainings}, list[list[str]]()
@@ -208,7 +213,7 @@ def test_many_unhealthy_jobs_are_reported_a_few_at_a_time_those_of_the_namespace
         looked.append([write.job for write in executor.writes[before:]])
         for write in executor.writes[before:]:
             text = write.body["metadata"]["annotations"][keys.HEALTH]
-            by_key[write.job].read = replace(by_key[write.job].read, health_state=HealthState.parse(text))
+            by_key[write.job].read = changed(by_key[write.job].read, health_state=HealthState.parse(text))
     assert [len(look) for look in looked] == [0, 16, 16, 9, 0]
     assert "good/job-40" in looked[1]
     assert sorted(key for look in looked for key in look) == sorted(by_key), "each is written once"

@@ -9,13 +9,13 @@ import pytest
 
 from diflow.allocator.reconcile.node_checks import by_rank, left_out
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import PodRead
 from diflow.common import keys
 from diflow.dijob.model import NodeCheck
 from diflow.record import nodecheck
 from diflow.record.allocation import Allocation
 from diflow.record.exclusions import Exclusions
 from diflow.record.nodecheck import Entry, Record
+from diflow.record.pod import PodRecord
 from tests.allocator.lab import job as dijob
 from tests.allocator.lab import lab, task
 from tests.allocator.plan.calls import reconcile
@@ -24,7 +24,7 @@ from tests.allocator.values import NOW, capacity, job, node, pod, read, role, tr
 NODES = ("a", "b", "c")
 
 
-def entry(of: PodRead, product: float = 0.1, **over: Any) -> Entry:
+def entry(of: PodRecord, product: float = 0.1, **over: Any) -> Entry:
     return Entry(of.identity.uid[: nodecheck.UID_CHARACTERS], {"product": product}, **over)
 
 
@@ -98,14 +98,14 @@ def test_nothing_is_decided_before_all_have_reported_or_the_time_is_nearly_over(
 
 def test_results_of_another_round_or_of_other_pods_count_for_nothing() -> None:
     given = checked(0.1, 0.31, 0.1)
-    entries = given.read.checks.entries
+    entries = given.read.notes.checks.entries
     assert left_out(checked(checks=Record("2", NOW, entries)), NOW) is None
     others = {rank: Entry("ffffffff", one.figures) for rank, one in entries.items()}
     assert left_out(checked(checks=Record("1", NOW, others)), NOW) is None
 
 
 def test_a_job_without_a_node_check_has_no_results() -> None:
-    entries = checked(0.1, 0.31, 0.1).read.checks.entries
+    entries = checked(0.1, 0.31, 0.1).read.notes.checks.entries
     given = checked(node_check=None, checks=Record("1", NOW, entries))
     assert left_out(given, NOW) is None
     assert writes(given) == writes(checked(node_check=None, checks=Record()))
@@ -130,7 +130,7 @@ def test_a_node_that_is_left_out_already_is_no_news() -> None:
 
 def test_a_node_whose_check_has_failed_is_named_with_the_reason() -> None:
     given = checked(0.1, 0.1, 0.1)
-    entries = {**given.read.checks.entries, 2: entry(given.pods[2], failed="the matrix product is wrong")}
+    entries = {**given.read.notes.checks.entries, 2: entry(given.pods[2], failed="the matrix product is wrong")}
     found = left_out(checked(checks=Record("1", NOW, entries)), NOW)
     assert found is not None
     assert found.text == "node c: the matrix product is wrong"

@@ -13,9 +13,9 @@ import pytest
 
 from diflow.allocator.reconcile.pending import _excluded, paused_until
 from diflow.allocator.settings import AllocatorSettings, allocator_settings
-from diflow.allocator.watch.records import read_pod
 from diflow.common.errors import InvalidError
 from diflow.record.exclusions import Exclusions
+from diflow.record.pod import pod_record_of
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed, Lab, job, lab, task
 
@@ -144,7 +144,7 @@ def test_a_job_that_starts_nowhere_does_not_move_others_again_and_again(preempti
 
 def test_when_the_nodes_are_left_out_no_more_the_tries_begin_again() -> None:
     known = Exclusions()
-    pods = [replace(read_pod({"metadata": {"name": "p"}}), host=f"n{number}") for number in range(20)]
+    pods = [replace(pod_record_of({"metadata": {"name": "p"}}), host=f"n{number}") for number in range(20)]
     for turn in range(1, 9):
         now = 1e9 + turn
         known = _excluded(known, pods[:16] if turn % 2 else pods[4:], "which", now)
@@ -294,10 +294,10 @@ def test_since_when_a_pod_is_pending(status: dict[str, Any], seconds: float | No
     created = 1_767_225_600.0
     given = pod(**status)
     given["spec"]["initContainers"] = [{"name": "sidecar", "restartPolicy": "Always"}, {"name": "x"}]
-    assert read_pod(given).pending_since == (0.0 if seconds is None else created + seconds)
+    assert pod_record_of(given).pending_since == (0.0 if seconds is None else created + seconds)
 
 
 def test_why_a_pod_does_not_start_is_bounded() -> None:
     waiting = [{"state": {"waiting": {"reason": "x" * 999}}}]
-    assert read_pod(pod(containerStatuses=waiting)).waits_for == "x" * 60
-    assert read_pod(pod(containerStatuses=[{"state": {"waiting": {"reason": 7}}}])).waits_for == ""
+    assert pod_record_of(pod(containerStatuses=waiting)).waits_for == "x" * 60
+    assert pod_record_of(pod(containerStatuses=[{"state": {"waiting": {"reason": 7}}}])).waits_for == ""

@@ -13,16 +13,17 @@ from diflow.allocator.reconcile.all_jobs import _few_repairs
 from diflow.allocator.reconcile.one_job import Pace
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import Identity
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
 from diflow.common.durations import timestamp
 from diflow.kube.kinds import WORKFLOW
 from diflow.record.argo.failures import UNCOUNTED_MESSAGES
 from diflow.record.argo.tree import Tree
+from diflow.record.identity import Identity
+from diflow.record.patches import stopping
 from diflow.record.roster import roster
 from tests.allocator.plan.calls import reconcile
-from tests.allocator.values import CPU, NOW, capacity, job, node, pod, read, role, tree
+from tests.allocator.values import CPU, NOW, capacity, changed, job, node, pod, read, role, tree
 
 
 def out(what: Job, at: FreeCapacity | None = None, **options: Any) -> list[Write]:
@@ -78,9 +79,9 @@ def test_a_pod_that_runs_and_should_not_is_stopped_with_its_grace_period(why: st
 def test_a_job_that_is_deleted_after_its_pods_is_stopped_once() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, is_being_deleted=True, tree=tree(restart=1, restarts=1))
     (write,) = out(job(doing, pod("w-0", on="a"), pod("w-1", restart=1)))
-    assert (write.kind.name, write.body["spec"]) == ("Workflow", {"shutdown": "Stop"})
-    assert out(job(replace(doing, has_ended=True))) == []
-    after = out(job(replace(doing, is_stopping=True), pod("w-0")))
+    assert (write.kind.name, write.body["spec"]) == ("Workflow", stopping())
+    assert out(job(changed(doing, has_ended=True))) == []
+    after = out(job(changed(doing, is_stopping=True), pod("w-0")))
     assert [w.kind.name for w in after] == ["Pod"]
 
 
@@ -145,8 +146,8 @@ def test_a_job_without_a_place_or_that_is_held_is_not_admitted(waits: dict[str, 
 
 def test_an_allocation_of_another_round_admits_no_pod() -> None:
     stale = read(nodes=PLACED, current="2")
-    assert stale.allocation is not None
-    stale = replace(stale, allocation=replace(stale.allocation, round="1"))
+    assert stale.notes.allocation is not None
+    stale = changed(stale, allocation=replace(stale.notes.allocation, round="1"))
     assert out(job(stale, pod("w-0", round="2"), pod("w-1", round="2"))) == []
 
 
@@ -241,12 +242,12 @@ def test_the_highest_ranks_are_released_when_fewer_are_asked_for() -> None:
 
 def test_a_released_member_is_dropped_when_it_has_come_to_its_end_and_its_pod_is_gone() -> None:
     doing = read(role(replicas=3, desired=1), nodes={"w": ("a",)}, released=frozenset({"1/w/1", "1/w/2"}))
-    still = replace(doing, tree=tree(w_1="Running", w_2="Succeeded"))
+    still = changed(doing, tree=tree(w_1="Running", w_2="Succeeded"))
     (write,) = out(job(still))
     assert parameters(write)["granted"] == {"1": {"w": 2}}
     assert parameters(write)["released"] == ["1/w/1"]
-    assert out(job(replace(doing, tree=tree(w_1="Succeeded", w_2="Running")))) == [], "only from the tail"
-    gone = replace(doing, tree=tree(w_1="Succeeded", w_2="Succeeded"))
+    assert out(job(changed(doing, tree=tree(w_1="Succeeded", w_2="Running")))) == [], "only from the tail"
+    gone = changed(doing, tree=tree(w_1="Succeeded", w_2="Succeeded"))
     assert out(job(gone, pod("w-2", on="b", is_stopping=True))) == []
     (write,) = out(job(gone))
     assert parameters(write)["granted"] == {"1": {"w": 1}}
@@ -268,7 +269,7 @@ def test_one_failed_replica_of_a_preemptible_job_stops_the_others() -> None:
     peer = pod("w-1", restart=0, on="b")
     (first,) = out(job(doing, peer))
     assert parameters(first)["released"] == ["1/0"], "Argo would start again what is stopped and wanted"
-    doing = replace(doing, live=replace(doing.live, released=frozenset({"1/0"})))
+    doing = changed(doing, live=replace(doing.live, released=frozenset({"1/0"})))
     (write,) = out(job(doing, peer))
     assert write.body == {"spec": {"activeDeadlineSeconds": 1}}
     assert write.note is not None
@@ -278,7 +279,7 @@ def test_one_failed_replica_of_a_preemptible_job_stops_the_others() -> None:
     (ended,) = out(job(doing, gated))
     assert ended.body["status"]["phase"] == "Failed"
     assert not _is_uncounted(ended), "made by Argo in the stopped one's place, it would be made for ever"
-    other = replace(doing, tree=tree(w_0="Failed", w_1="Running", restart=1))
+    other = changed(doing, tree=tree(w_0="Failed", w_1="Running", restart=1))
     (later,) = out(job(other, pod("w-1", restart=1, on="b")))
     assert parameters(later)["released"] == ["1/1"], "each restart is released by itself"
 
@@ -304,14 +305,14 @@ def test_the_lost_node_of_a_finished_replica_delays_no_other() -> None:
     )
     (write,) = out(job(doing, pod("w-0", made=1, restart=0)))
     assert json.loads(write.body["metadata"]["annotations"][keys.ALLOCATION])["nodes"] == {}, "planning finds a place"
-    both = replace(doing, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
+    both = changed(doing, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
     assert out(job(both, pod("w-0", made=1, restart=0))) == [], "and here it finds one anyway"
 
 
 def test_evictions_come_in_bursts_so_a_young_round_is_not_replaced() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
-    assert doing.allocation is not None
-    young = replace(doing, allocation=replace(doing.allocation, since=NOW - 5))
+    assert doing.notes.allocation is not None
+    young = changed(doing, allocation=replace(doing.notes.allocation, since=NOW - 5))
     again = pod("w-0", made=1, restart=0)
     peer = pod("w-1", on="b", restart=0)
     assert out(job(young, again, peer), pace=Pace(10.0)) == [], "and nobody is admitted to what will be replaced"
@@ -321,14 +322,14 @@ def test_evictions_come_in_bursts_so_a_young_round_is_not_replaced() -> None:
 def test_a_job_that_failed_too_often_over_all_its_replicas_is_stopped() -> None:
     doing = read(nodes=PLACED, backoff_limit=2, tree=tree(restarts=3))
     (write,) = out(job(doing, pod("w-0", on="a")))
-    assert write.body["spec"] == {"shutdown": "Stop"}
+    assert write.body["spec"] == stopping()
     said = json.loads(write.body["metadata"]["annotations"][keys.DECISION])
     assert said["action"] == "stop"
     assert "3 times" in said["why"]
     assert "backoffLimit is 2" in said["why"]
-    assert out(job(replace(doing, tree=tree(restarts=2)), pod("w-0", on="a"), pod("w-1", on="b"))) == []
-    (write,) = out(job(replace(doing, tree=tree(restarts=1), restarts_before=2), pod("w-0", on="a")))
-    assert write.body["spec"] == {"shutdown": "Stop"}
+    assert out(job(changed(doing, tree=tree(restarts=2)), pod("w-0", on="a"), pod("w-1", on="b"))) == []
+    (write,) = out(job(changed(doing, tree=tree(restarts=1), restarts_before=2), pod("w-0", on="a")))
+    assert write.body["spec"] == stopping()
 
 
 @pytest.mark.parametrize("problem", ["", "nonsense"])
@@ -417,7 +418,7 @@ def test_nothing_is_left_to_do_for_a_job_that_is_as_it_should_be() -> None:
 
 def _late(age: float = 61.0, **fields: Any) -> Job:
     found = {"awaits_admission": True, "start_deadline_seconds": 60, "created_seconds": NOW - age, **fields}
-    return job(replace(read(nodes={}), allocation=None, **found))
+    return job(changed(read(nodes={}), allocation=None, **found))
 
 
 def test_a_job_that_has_not_started_by_its_deadline_is_stopped() -> None:
@@ -443,7 +444,7 @@ def test_a_job_that_has_started_has_no_deadline_for_it() -> None:
 
 def test_a_job_that_can_start_now_is_not_too_late() -> None:
     waiting = job(
-        replace(read(nodes=PLACED), awaits_admission=True, start_deadline_seconds=60, created_seconds=NOW - 61)
+        changed(read(nodes=PLACED), awaits_admission=True, start_deadline_seconds=60, created_seconds=NOW - 61)
     )
     (write,) = out(waiting)
     assert "shutdown" not in write.body["spec"]

@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 
 from diflow.allocator.model.plan import Action
-from diflow.allocator.plan.inputs import picture
+from diflow.allocator.plan.inputs import Restrictions, picture
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.reconcile.unbound_pods import AvoidedNodes
 from diflow.allocator.watch.cluster_state import ClusterState, assemble
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import Identity, JobRead, PodRead
+from diflow.record.identity import Identity
+from diflow.record.job import JobRecord
+from diflow.record.pod import PodRecord
 from tests.allocator.values import NOW, capacity, node, pod, read, role
 
 
-def sent(there: str) -> tuple[JobRead, ClusterState, AvoidedNodes]:
+def sent(there: str) -> tuple[JobRecord, ClusterState, AvoidedNodes]:
     """A job of the namespace `ns` whose pod was not bound to the node `there`."""
     placed = read(role(replicas=1), nodes={"w": (there,)})
     unbound = pod("w-0", pinned=there)
@@ -46,7 +48,7 @@ def test_many_refused_pods_of_a_job_cost_no_more_each_than_a_few(monkeypatch: py
     looked = 0
     is_wanted = Job.is_wanted
 
-    def counted(self: Job, one: PodRead) -> bool:
+    def counted(self: Job, one: PodRecord) -> bool:
         nonlocal looked
         looked += 1
         return is_wanted(self, one)
@@ -64,9 +66,8 @@ def test_another_namespace_still_uses_the_node() -> None:
     ours = read(role(replicas=1))
     theirs = replace(ours, identity=Identity("other", "job", "uid-other", "7"))
     state = assemble([ours, theirs], [node("a", cpu=1000)], [])
-    shown = picture(
-        state.jobs.values(), state.nodes, (), (), capacity(node("a", cpu=1000)), now=NOW, avoid=avoided.at(1.0)
-    )
+    restrictions = Restrictions(avoid=avoided.at(1.0))
+    shown = picture(state, capacity(node("a", cpu=1000)), now=NOW, restrictions=restrictions)
     plan = FitPolicy().optimize(shown.snapshot)
     admitted = plan.action == Action.ADMIT
     assert [s.job.key for s, starts in zip(shown.standings, admitted, strict=True) if starts] == ["other/job"]

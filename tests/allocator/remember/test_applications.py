@@ -15,14 +15,16 @@ from diflow.allocator.remember.namespace_records import PASS_SECONDS
 from diflow.allocator.remember.priors import REFRESH_SECONDS, Priors
 from diflow.allocator.watch import reports
 from diflow.allocator.watch.node_pools import NodePools
-from diflow.allocator.watch.records import JobRead, read_workflow, trim_node, trim_workflow
+from diflow.allocator.watch.records import planning_record_of, trim_node, trim_workflow
 from diflow.allocator.watch.selectors import MANAGED
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import LostLeadershipError
 from diflow.common.names import pool_number
 from diflow.kube.kinds import CONFIG_MAP, NODE, WORKFLOW
 from diflow.kube.reflector import Reflector
 from diflow.record.allocation import Allocation
+from diflow.record.job import JobRecord
 from diflow.record.namespace import applications
 from diflow.record.namespace.applications import BINS, Application
 from diflow.workflows.job import render
@@ -96,22 +98,21 @@ class Scene:
         self.api, self.time, self.leader = api, Time(), Leader()
         self.wall = BEGAN + 100.0
         self.memory = self.new()
-        self.priors = Priors(self.memory.config_maps, self.memory._pools, clock=self.time.now)
+        self.priors = Priors(self.memory.config_maps, self.memory._pools, clock=self.time.clock)
 
     def new(self) -> Applications:
         """That of a new process."""
         cluster, elector = client(self.api), self.leader
-        jobs = Reflector(cluster, WORKFLOW, everywhere=True, labels=MANAGED, trim=trim_workflow, clock=self.time.now)
-        nodes = Reflector(cluster, NODE, everywhere=True, trim=trim_node, clock=self.time.now)
-        recorder = EndedJobs(cluster, elector, clock=self.time.now)  # type: ignore[arg-type]
+        jobs = Reflector(cluster, WORKFLOW, everywhere=True, labels=MANAGED, trim=trim_workflow, clock=self.time.clock)
+        nodes = Reflector(cluster, NODE, everywhere=True, trim=trim_node, clock=self.time.clock)
+        recorder = EndedJobs(cluster, elector, clock=self.time.clock)  # type: ignore[arg-type]
         made = Applications(
             cluster,
             elector,  # type: ignore[arg-type]
             jobs=jobs,
             ended=recorder.workflows,
             pools=NodePools(nodes, "gpu"),
-            clock=self.time.now,
-            wall=lambda: self.wall,
+            clock=Clock(monotonic=self.time.now, wall=lambda: self.wall),
         )
         for reflector in (jobs, nodes, recorder.workflows, made.config_maps):
             reflector.start()
@@ -251,8 +252,8 @@ def test_no_namespace_learns_from_another_one(scene: Scene) -> None:
     assert mine.prior.observations[0, 4] == 0.1
 
 
-def read(made: dict[str, Any]) -> JobRead:
-    return read_workflow({**made, "metadata": {**made["metadata"], "resourceVersion": "1"}})
+def read(made: dict[str, Any]) -> JobRecord:
+    return planning_record_of({**made, "metadata": {**made["metadata"], "resourceVersion": "1"}})
 
 
 def test_a_new_job_inherits_and_keeps_one_profile_while_nothing_changes(scene: Scene) -> None:
@@ -270,7 +271,7 @@ def test_a_new_job_inherits_and_keeps_one_profile_while_nothing_changes(scene: S
     assert scene.priors.profile(job, own) is not first
     assert scene.priors.profile(read(workflow("two", image="r/other:2")), own) is own
     rigid = read(workflow("two", preemptible=False))
-    assert rigid.application == ""
+    assert rigid.needs.application == ""
     assert scene.priors.profile(rigid, None) is None
 
 
@@ -460,9 +461,9 @@ def test_a_process_that_does_not_lead_any_more_writes_nothing(scene: Scene) -> N
 
 
 def test_a_job_is_named_in_the_record_by_its_image_if_it_names_no_application() -> None:
-    assert read(workflow("a")).application == read(workflow("b", image="r/rl:9")).application
-    assert read(workflow("a")).application.startswith("rl-")
-    assert read(workflow("a", namespace="x")).application != read(workflow("a")).application
+    assert read(workflow("a")).needs.application == read(workflow("b", image="r/rl:9")).needs.application
+    assert read(workflow("a")).needs.application.startswith("rl-")
+    assert read(workflow("a", namespace="x")).needs.application != read(workflow("a")).needs.application
 
 
 def _in_two_pools() -> dict[str, Any]:
@@ -476,11 +477,11 @@ def _node(scene: Scene, name: str, pool: str) -> None:
     scene.api.add(NODE, {"metadata": {"name": name, "labels": {"gpu": pool}}, "status": {"allocatable": {"cpu": "8"}}})
 
 
-def _read_after_learning(scene: Scene, job: str) -> JobRead:
+def _read_after_learning(scene: Scene, job: str) -> JobRecord:
     """A job as the policy's side reads it, when it has the memory of what others have shown."""
     scene.learn()
     eventually(lambda: scene._is_current(scene.memory), "the memory is seen")
-    read: JobRead = next(item["read"] for (_, name), item in scene.memory._jobs.items().items() if name == job)
+    read: JobRecord = next(item["read"] for (_, name), item in scene.memory._jobs.items().items() if name == job)
     return read
 
 

@@ -48,7 +48,7 @@ class Scene:
     def new(self) -> EndedJobs:
         """The recorder of a new process."""
         elector: Any = self.leader
-        made = EndedJobs(client(self.api), elector, clock=self.time.now)
+        made = EndedJobs(client(self.api), elector, clock=self.time.clock)
         made.workflows.start()
         return made
 
@@ -341,7 +341,7 @@ def test_the_thread_records_until_it_is_stopped_and_no_error_ends_it(
     scene.prepare("default")
     scene.end("first")
     elector: Any = scene.leader
-    recorder = EndedJobs(client(scene.api), elector, clock=scene.time.now)
+    recorder = EndedJobs(client(scene.api), elector, clock=scene.time.clock)
     broken = iter([RuntimeError("a mistake of ours")])
     record = recorder.record
 
@@ -366,6 +366,6 @@ def test_the_thread_ends_when_another_process_leads(scene: Scene, monkeypatch: p
     scene.end("first")
     scene.leader.leads = False
     elector: Any = scene.leader
-    recorder = EndedJobs(client(scene.api), elector, clock=scene.time.now)
+    recorder = EndedJobs(client(scene.api), elector, clock=scene.time.clock)
     recorder.run(threading.Event())
     assert scene.text() == ""

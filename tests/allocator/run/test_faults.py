@@ -22,6 +22,7 @@ from diflow.allocator.remember.ended_jobs import ENDED
 from diflow.allocator.run.daemon import Allocator, lead
 from diflow.allocator.settings import AllocatorSettings
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import LostLeadershipError
 from diflow.kube.kinds import LEASE
 from diflow.kube.leader_election import Elector
@@ -361,9 +362,9 @@ def _on_real_time(at: Lab, **settings: Any) -> Daemon:
     old = daemon.allocator
     daemon.allocator = Allocator(
         old.executor._cluster, at.settings, at.policy, daemon.elector, on_cycle=daemon.cycles.append,
-        wall=at.cluster.wall,
+        clock=Clock(wall=at.cluster.wall),
     )  # fmt: skip
-    daemon.elector._clock = lambda: 0.0  # this process leads for as long as the test takes
+    daemon.elector._clock = Clock(monotonic=lambda: 0.0)  # this process leads for as long as the test takes
     daemon.elector._renewed = 0.0
     return daemon
 
@@ -654,7 +655,7 @@ def test_a_process_that_loses_its_lease_ends(monkeypatch: pytest.MonkeyPatch) ->
         runner.start()
         eventually(lambda: daemon.cycles, "it works")
         assert isinstance(daemon.elector, Elector)
-        daemon.elector._clock = lambda: 1000.0
+        daemon.elector._clock = Clock(monotonic=lambda: 1000.0)
         daemon.allocator.ask("a look")
         runner.join(20)
         assert [type(error) for error in out] == [LostLeadershipError]

@@ -25,9 +25,12 @@ from diflow.allocator.plan.inputs import Picture, picture
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.watch.cluster_state import assemble
 from diflow.allocator.watch.free_capacity import FreeCapacity
-from diflow.allocator.watch.records import JobRead, NodeRead, PodRead, read_pod, read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
 from diflow.common.limits import MOST_PORT_COLUMNS
+from diflow.record.job import JobRecord
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord, pod_record_of
 from diflow.workflows import render
 from tests.allocator import lab
 from tests.allocator.plan.calls import plan_writes, reconcile
@@ -43,14 +46,14 @@ _DEDICATED = {"key": "dedicated", "operator": "Equal", "value": "honest", "effec
 _NODE_NAME = "workflows.argoproj.io/node-name"
 
 
-def _node(name: str, **spec: Any) -> NodeRead:
-    from diflow.allocator.watch.records import read_node
+def _node(name: str, **spec: Any) -> NodeRecord:
+    from diflow.record.node import node_record_of
 
     status = {
         "allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "4"},
         "conditions": [{"type": "Ready", "status": "True"}],
     }
-    return read_node(
+    return node_record_of(
         {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": spec, "status": status}
     )
 
@@ -58,12 +61,12 @@ def _node(name: str, **spec: Any) -> NodeRead:
 NODES = (_node("a"), _node("b"), _node(HOME, taints=[{k: v for k, v in _DEDICATED.items() if k != "operator"}]))
 
 
-def _honest() -> JobRead:
+def _honest() -> JobRecord:
     made = lab.task("w", replicas=2)
     spec = {**made.template["spec"], "tolerations": [_DEDICATED], "nodeSelector": {"kubernetes.io/hostname": HOME}}
     body = render(lab.job("honest", made.model_copy(update={"template": {"spec": spec}})))
     metadata = {"namespace": "honest", "uid": "h", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return read_workflow({**body, "metadata": {**body["metadata"], **metadata}})
+    return planning_record_of({**body, "metadata": {**body["metadata"], **metadata}})
 
 
 HONEST = _honest()
@@ -235,7 +238,7 @@ def hostile(made: Mapping[str, Any], *, is_preemptible: bool = True, name: str =
     return {**body, "metadata": metadata, "spec": spec, "status": made.get("status", {})}
 
 
-def _pods(at: str) -> list[PodRead]:
+def _pods(at: str) -> list[PodRecord]:
     """Pods of the hostile job: bound, pinned, and gated."""
     out = []
     specs: tuple[Json, ...] = (
@@ -250,16 +253,16 @@ def _pods(at: str) -> list[PodRead]:
             "ownerReferences": [{"kind": "Workflow", "uid": "e"}],
         }  # fmt: skip
         container = {"name": "main", "resources": {"requests": {"cpu": "1", "a.example/x": "1"}}}
-        out.append(read_pod({"metadata": metadata, "spec": {**spec, "containers": [container]}}))
+        out.append(pod_record_of({"metadata": metadata, "spec": {**spec, "containers": [container]}}))
     return out
 
 
-def _shown(*reads: JobRead, pods: tuple[PodRead, ...] = ()) -> Picture:
+def _shown(*reads: JobRecord, pods: tuple[PodRecord, ...] = ()) -> Picture:
     there = assemble([HONEST, *reads], NODES, pods, (QueueView("default"),))
     capacity = FreeCapacity.of(there.nodes, there.pods, now_seconds=NOW)
     for job in there.jobs.values():
         reconcile_safely(job, capacity)
-    return picture(there.jobs.values(), there.nodes, there.pods, there.queues, capacity, now=NOW)
+    return picture(there, capacity, now=NOW)
 
 
 def reconcile_safely(job: Any, capacity: FreeCapacity) -> None:
@@ -275,7 +278,7 @@ def reconcile_safely(job: Any, capacity: FreeCapacity) -> None:
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=workflows, is_preemptible=st.booleans(), path=paths)
 def test_beside_any_workflow_another_job_is_placed_by_every_policy(made: Json, is_preemptible: bool, path: str) -> None:
-    read = read_workflow(hostile(made, is_preemptible=is_preemptible))
+    read = planning_record_of(hostile(made, is_preemptible=is_preemptible))
     assert read.key == "evil/evil"
     shown = _shown(read, pods=tuple(_pods(path)))
     s = shown.snapshot
@@ -358,7 +361,7 @@ COSTLY = {
 
 @pytest.mark.parametrize("what", COSTLY)
 def test_twenty_jobs_beyond_all_bounds_cost_less_than_twenty_honest_ones(what: str) -> None:
-    def cost(reads: list[JobRead]) -> int:
+    def cost(reads: list[JobRecord]) -> int:
         tracemalloc.start()
         try:
             shown = _shown(*reads)
@@ -369,12 +372,12 @@ def test_twenty_jobs_beyond_all_bounds_cost_less_than_twenty_honest_ones(what: s
         finally:
             tracemalloc.stop()
 
-    held = [read_workflow(hostile(COSTLY[what], name=f"evil-{i}")) for i in range(20)]
-    honest = [read_workflow(hostile({}, name=f"evil-{i}")) for i in range(20)]
+    held = [planning_record_of(hostile(COSTLY[what], name=f"evil-{i}")) for i in range(20)]
+    honest = [planning_record_of(hostile({}, name=f"evil-{i}")) for i in range(20)]
     cost(honest)  # values that are computed once
     assert all(read.problem or read.complaint for read in held)
-    assert sum(role.high for read in held for role in read.roles) <= sum(
-        role.high for read in honest for role in read.roles
+    assert sum(role.high for read in held for role in read.needs.roles) <= sum(
+        role.high for read in honest for role in read.needs.roles
     )
     assert cost(held) <= 1.5 * cost(honest)
 

@@ -20,6 +20,7 @@ from diflow.jobs.submit import TTL
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
+from diflow.kube.refusals import Target
 from diflow.version import __version__
 from diflow.workflows.reoptimise import DEFAULT_IMAGE, render_cron
 from tests.allocator.manifests import FOLDER, objects, one
@@ -53,7 +54,7 @@ def test_all_that_has_a_namespace_says_so_and_only_one_is_public() -> None:
 
 def test_the_fence_compares_the_allocators_field_manager_with_its_lease() -> None:
     policy = one("ValidatingAdmissionPolicy", keys.ALLOCATOR)["spec"]
-    elector = Elector(Cluster(server="", transport=None), name=keys.ALLOCATOR, namespace=NAMESPACE, identity="a")
+    elector = Elector(Cluster(Target(""), transport=None), name=keys.ALLOCATOR, namespace=NAMESPACE, identity="a")
     mine = f"{keys.ALLOCATOR}/{NAMESPACE}/"
     assert elector.writes_as(7).startswith(mine)
     assert f"startsWith('{mine}')" in policy["matchConditions"][0]["expression"]
@@ -73,7 +74,7 @@ def test_the_fence_compares_the_allocators_field_manager_with_its_lease() -> Non
 
 
 def test_the_longest_field_manager_is_as_long_as_one_may_be() -> None:
-    elector = Elector(Cluster(server="", transport=None), name=keys.ALLOCATOR, namespace="n" * 63, identity="a")
+    elector = Elector(Cluster(Target(""), transport=None), name=keys.ALLOCATOR, namespace="n" * 63, identity="a")
     elector._uid = "u" * 36
     assert len(elector.writes_as(2**31 - 1)) == 128
 

@@ -7,21 +7,23 @@ from dataclasses import replace
 from diflow.allocator.plan.inputs import picture
 from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.watch.cluster_state import ClusterState, assemble
-from diflow.allocator.watch.records import Identity, JobRead, read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
+from diflow.record.identity import Identity
+from diflow.record.job import JobRecord
 from diflow.record.live import Live
-from tests.allocator.values import NOW, capacity, node, read
+from tests.allocator.values import NOW, capacity, changed, node, read
 from tests.allocator.watch.test_records import workflow
 
 
-def part(name: str, *, age: float, continues: str = "", uid: str = "", continued_in: str = "") -> JobRead:
-    made = replace(read(), identity=Identity("ns", name, f"uid-{name}", "1"), created_seconds=NOW - age, name=name)
+def part(name: str, *, age: float, continues: str = "", uid: str = "", continued_in: str = "") -> JobRecord:
+    made = changed(read(), identity=Identity("ns", name, f"uid-{name}", "1"), created_seconds=NOW - age, name=name)
     if continues:
-        made = replace(made, name="first", part=2, continues=f"ns/{continues}", continues_uid=uid or f"uid-{continues}")
-    return replace(made, live=Live((), ""), continued_in=continued_in) if continued_in else made
+        made = changed(made, name="first", part=2, continues=continues, continues_uid=uid or f"uid-{continues}")
+    return changed(made, live=Live((), ""), continued_in=continued_in) if continued_in else made
 
 
-def state(*reads: JobRead) -> ClusterState:
+def state(*reads: JobRecord) -> ClusterState:
     return assemble(reads, [node("a")], ())
 
 
@@ -30,7 +32,7 @@ def test_the_submitted_annotation_of_a_job_does_not_count() -> None:
     made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     plain = workflow()
     plain["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    assert read_workflow(made).created_seconds == read_workflow(plain).created_seconds > 0
+    assert planning_record_of(made).argo.created_seconds == planning_record_of(plain).argo.created_seconds > 0
 
 
 def test_a_job_that_went_on_is_as_old_as_its_first_workflow() -> None:
@@ -53,8 +55,8 @@ def test_a_job_is_as_old_as_its_workflow_unless_an_older_one_names_it() -> None:
 
 
 def test_workflows_that_name_each_other_in_a_circle_have_an_age() -> None:
-    one = replace(part("one", age=5, continues="two"), continued_in="two")
-    two = replace(part("two", age=3, continues="one"), continued_in="one")
+    one = changed(part("one", age=5, continues="two"), continued_in="two")
+    two = changed(part("two", age=3, continues="one"), continued_in="one")
     assert state(one, two).jobs["ns/one"].created_seconds == NOW - 5
 
 
@@ -62,6 +64,6 @@ def test_the_order_of_those_that_wait_goes_by_the_proven_age() -> None:
     there = state(
         part("first", age=900, continued_in="second"), part("second", age=1, continues="first"), part("b", age=500)
     )
-    shown = picture(there.jobs.values(), there.nodes, (), (), capacity(), now=NOW)
+    shown = picture(replace(there, pods=(), queues=()), capacity(), now=NOW)
     order = [shown.snapshot.job_names[j] for j in start_order(shown.snapshot).tolist()]
     assert order == ["ns/first", "ns/b"], "the name is still that of the first part"

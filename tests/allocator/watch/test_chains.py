@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 
 from diflow.allocator.watch import cluster_state
 from diflow.allocator.watch.cluster_state import ClusterState, assemble
-from diflow.allocator.watch.records import Identity, JobRead, PodRead, read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
 from diflow.common.limits import MOST_PARTS
 from diflow.kube.kinds import WORKFLOW
+from diflow.record.identity import Identity
+from diflow.record.job import JobRecord
+from diflow.record.pod import PodRecord
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
 
@@ -47,15 +50,17 @@ def bounded(objects: int) -> Iterator[None]:
         sys.settrace(before)
 
 
-def workflow(name: str, /, *, namespace: str = "ns", **fields: Any) -> JobRead:
-    return replace(values.read(), identity=Identity(namespace, name, f"uid-{name}", "1"), **{"name": name, **fields})
+def workflow(name: str, /, *, namespace: str = "ns", **fields: Any) -> JobRecord:
+    return values.changed(
+        values.read(), identity=Identity(namespace, name, f"uid-{name}", "1"), **{"name": name, **fields}
+    )
 
 
-def follows(name: str, before: str, /, *, uid: str = "", **fields: Any) -> JobRead:
-    return workflow(name, continues=f"ns/{before}", continues_uid=uid or f"uid-{before}", **fields)
+def follows(name: str, before: str, /, *, uid: str = "", **fields: Any) -> JobRecord:
+    return workflow(name, continues=before, continues_uid=uid or f"uid-{before}", **fields)
 
 
-def pod(of: str, name: str = "") -> PodRead:
+def pod(of: str, name: str = "") -> PodRecord:
     found = values.pod(on="a")
     return replace(
         found, identity=replace(found.identity, name=name or f"p-{of}", uid=f"uid-p-{name or of}"), job=f"ns/{of}",
@@ -63,14 +68,14 @@ def pod(of: str, name: str = "") -> PodRead:
     )  # fmt: skip
 
 
-def seen(workflows: Sequence[JobRead], pods: Sequence[PodRead]) -> ClusterState:
+def seen(workflows: Sequence[JobRecord], pods: Sequence[PodRecord]) -> ClusterState:
     with bounded(len(workflows) + len(pods)):
         return assemble(workflows, [values.node("a")], pods)
 
 
 MANY = 3000
 
-SHAPES: dict[str, Callable[[], list[JobRead]]] = {
+SHAPES: dict[str, Callable[[], list[JobRecord]]] = {
     "itself": lambda: [follows("w0", "w0", part=10**18)],
     "a circle": lambda: [follows(f"w{i}", f"w{(i + 1) % MANY}", part=10**18) for i in range(MANY)],
     "a circle of those that agree": lambda: [
@@ -105,7 +110,7 @@ spaces = st.sampled_from(["ns", "other"])
 
 
 @st.composite
-def written(draw: st.DrawFn) -> list[JobRead]:
+def written(draw: st.DrawFn) -> list[JobRecord]:
     """Workflows whose annotations name each other at random."""
     out = {}
     for _ in range(draw(st.integers(1, 12))):
@@ -126,7 +131,9 @@ def written(draw: st.DrawFn) -> list[JobRead]:
 
 @pytest.mark.slow
 @given(written(), st.lists(names))
-def test_whatever_they_name_titles_are_unique_and_no_pod_counts_twice(found: list[JobRead], owners: list[str]) -> None:
+def test_whatever_they_name_titles_are_unique_and_no_pod_counts_twice(
+    found: list[JobRecord], owners: list[str]
+) -> None:
     pods = [pod(owner, f"p{i}") for i, owner in enumerate(owners)]
     shown = seen(found, pods)
     planned = [made.title for made in shown.jobs.values() if not made.is_superseded]
@@ -160,9 +167,9 @@ def test_a_number_of_a_part_that_diflow_does_not_write_is_none(text: str) -> Non
         at.cluster.submit(job("one"))
         obj = at.cluster.workflow("one")
         obj["metadata"]["labels"][keys.PART] = text
-        assert read_workflow(obj).part == 1
+        assert planning_record_of(obj).chain.part == 1
         obj["metadata"]["labels"][keys.PART] = str(MOST_PARTS)
-        assert read_workflow(obj).part == MOST_PARTS
+        assert planning_record_of(obj).chain.part == MOST_PARTS
 
 
 def continue_itself(at: Lab, name: str) -> None:

@@ -12,9 +12,14 @@ from urllib3 import PoolManager
 
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import Caches
-from diflow.allocator.watch.records import Identity, JobRead, NodeRead, PodRead
 from diflow.kube.api import Cluster
+from diflow.kube.refusals import Target
+from diflow.record.identity import Identity
+from diflow.record.job import JobRecord
+from diflow.record.node import NodeRecord
+from diflow.record.pod import PodRecord
 from tests.allocator import values
+from tests.allocator.values import changed
 
 
 @dataclass
@@ -26,15 +31,15 @@ class Kept:
     def items(self) -> Mapping[tuple[str, str], dict[str, Any]]:
         return self.kept
 
-    def put(self, *reads: JobRead | PodRead | NodeRead) -> None:
+    def put(self, *reads: JobRecord | PodRecord | NodeRecord) -> None:
         self.kept = {**self.kept, **{("ns", _name(read)): {"read": read} for read in reads}}
 
     def take(self, name: str) -> None:
         self.kept = {key: item for key, item in self.kept.items() if key[1] != name}
 
 
-def _name(read: JobRead | PodRead | NodeRead) -> str:
-    return read.name if isinstance(read, NodeRead) else read.identity.name
+def _name(read: JobRecord | PodRecord | NodeRecord) -> str:
+    return read.name if isinstance(read, NodeRecord) else read.identity.name
 
 
 @dataclass
@@ -50,7 +55,7 @@ class Shown:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    nobody = Cluster(server="http://127.0.0.1:9", transport=PoolManager(), source="none")
+    nobody = Cluster(Target("http://127.0.0.1:9", "none"), transport=PoolManager())
     caches = Caches(nobody, AllocatorSettings(), on_change=lambda *_: None)
     members = tuple(Kept() for _ in range(4))
     monkeypatch.setattr(caches, "_all", SimpleNamespace(members=members))
@@ -62,11 +67,11 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     return Shown(nodes, queues, workflows, pods, caches)
 
 
-def job(name: str, uid: str = "") -> JobRead:
+def job(name: str, uid: str = "") -> JobRecord:
     return replace(values.read(), identity=Identity("ns", name, uid or f"uid-{name}", "1"))
 
 
-def pod(of: str, name: str = "") -> PodRead:
+def pod(of: str, name: str = "") -> PodRecord:
     found = values.pod(on="a")
     return replace(found, identity=replace(found.identity, name=name or f"p-{of}"), job=f"ns/{of}", owner=f"uid-{of}")
 
@@ -77,9 +82,9 @@ def test_nothing_has_changed(shown: Shown) -> None:
 
 def test_a_workflow_has_changed(shown: Shown) -> None:
     before = shown.caches.state()
-    shown.workflows.put(replace(job("one"), priority=1))
+    shown.workflows.put(changed(job("one"), priority="high"))
     after = shown.caches.state()
-    assert after.jobs["ns/one"].read.priority == 1
+    assert after.jobs["ns/one"].read.terms.priority_number == 100
     assert after.jobs["ns/one"].pods is before.jobs["ns/one"].pods
     assert after.jobs["ns/two"] is before.jobs["ns/two"]
     assert (after.nodes, after.pods) == (before.nodes, before.pods)
@@ -116,7 +121,7 @@ def test_pods_of_an_earlier_job_of_the_name_are_foreign_though_no_pod_has_change
 
 def test_the_part_that_a_job_goes_on_in_comes_and_goes(shown: Shown) -> None:
     before = shown.caches.state()
-    shown.workflows.put(replace(job("next"), name="one", part=2, continues="ns/one", continues_uid="uid-one"))
+    shown.workflows.put(changed(job("next"), name="one", part=2, continues="one", continues_uid="uid-one"))
     during = shown.caches.state()
     assert during.jobs["ns/one"].after is during.jobs["ns/next"].read
     assert during.jobs["ns/next"].before is before.jobs["ns/one"].read

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from diflow.allocator.watch.missing_nodes import MOST_UNKNOWN, MissingNodes
-from diflow.allocator.watch.records import PodRead, read_node
 from diflow.kube.kinds import NODE
+from diflow.record.node import node_record_of
+from diflow.record.pod import PodRecord
 from tests.allocator.fakeargo import EPOCH
 from tests.allocator.lab import Lab, job, task
 from tests.allocator.values import NOW, node, pod
@@ -98,7 +99,7 @@ def test_a_new_leader_counts_the_time_of_a_missing_node_from_its_own_first_look(
 
 def test_a_node_that_was_just_made_again_is_silent_since_then() -> None:
     made = {"metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}, "status": {}}
-    assert read_node(made).not_ready_since == EPOCH
+    assert node_record_of(made).not_ready_since == EPOCH
 
 
 def test_the_nodes_are_the_same_mapping_while_nothing_is_missing() -> None:
@@ -120,7 +121,7 @@ def test_invented_nodes_are_counted_up_to_a_bound() -> None:
     assert len(missing.among({}, (*pods, pod("w-1", on="ghost-0")), now=NOW)) == MOST_UNKNOWN
 
 
-def of(namespace: str, *, on: str) -> PodRead:
+def of(namespace: str, *, on: str) -> PodRecord:
     made = pod(on=on)
     return replace(made, identity=replace(made.identity, namespace=namespace))
 

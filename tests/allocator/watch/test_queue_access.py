@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diflow.allocator.model.plan import Action, Why
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.plan.inputs import picture
 from diflow.allocator.policies.base import load_policy
+from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.queue_access import MOST_RULES, NamespaceRule, refusal
 from diflow.allocator.watch.queues import read_file
 from diflow.common import keys
@@ -80,11 +83,12 @@ def test_a_job_that_may_not_be_in_its_queue_waits_and_keeps_what_it_has(
     rules = (NamespaceRule("ns", queues=("team",)),)
     at = values.capacity()
     waiting = values.job(values.read())
-    shown = picture([waiting], at.nodes, (), queues, at, now=values.NOW, rules=rules)
+    state = ClusterState({waiting.key: waiting}, at.nodes, (), queues, rules=rules)
+    shown = picture(state, at, now=values.NOW)
     plan = load_policy(policy).optimize(shown.snapshot)
     assert (int(plan.action[0]), int(plan.why[0])) == (int(Action.WAIT), int(Why.NO_SUCH_QUEUE))
     placed = values.job(values.read(nodes={"w": ("a", "b")}))
-    shown = picture([placed], at.nodes, (), queues, at, now=values.NOW, rules=rules)
+    shown = picture(replace(state, jobs={placed.key: placed}), at, now=values.NOW)
     assert int(load_policy(policy).optimize(shown.snapshot).action[0]) == int(Action.KEEP)
 
 

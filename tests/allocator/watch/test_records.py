@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diflow.allocator.watch.records import JobRead, read_node, read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.record.allocation import Allocation
+from diflow.record.job import JobRecord
+from diflow.record.node import node_record_of
 from diflow.record.status.status import derive
 from diflow.workflows import render
 from tests.allocator.lab import job, task
@@ -27,15 +29,15 @@ def workflow(*, parameters: dict[str, Any] | None = None, annotations: dict[str,
     return {**body, "metadata": metadata, "spec": {**body["spec"], "arguments": {"parameters": arguments}}}
 
 
-def edited(**parameters: Any) -> JobRead:
-    return read_workflow(workflow(parameters=parameters))
+def edited(**parameters: Any) -> JobRecord:
+    return planning_record_of(workflow(parameters=parameters))
 
 
 def test_what_diflow_renders_is_understood() -> None:
     read = edited()
     assert (read.problem, read.complaint) == ("", "")
     assert read.key == "ns/one"
-    assert [(r.name, r.low, r.high) for r in read.roles] == [("worker", 1, 2)]
+    assert [(r.name, r.low, r.high) for r in read.needs.roles] == [("worker", 1, 2)]
     assert read.live.running("worker") == 2
 
 
@@ -70,22 +72,22 @@ def test_an_invalid_scale_request_is_ignored_with_a_complaint(value: str) -> Non
     read = edited(replicas=value)
     assert read.problem == ""
     assert "replicas" in read.complaint
-    assert read.roles[0].desired == 2
+    assert read.needs.roles[0].desired == 2
 
 
 @pytest.mark.parametrize(
     "value", ["[]", "no", '{"worker":{}}', '{"worker":{"min":2,"max":1}}', '{"x":{"min":1,"max":1}}', "7", DEEP]
 )
 def test_invalid_bounds_are_ignored_with_a_complaint(value: str) -> None:
-    read = read_workflow(workflow(annotations={"diflow/bounds": value}))
+    read = planning_record_of(workflow(annotations={"diflow/bounds": value}))
     assert read.problem == ""
     assert "diflow/bounds" in read.complaint
-    assert (read.roles[0].low, read.roles[0].high) == (1, 2)
+    assert (read.needs.roles[0].low, read.needs.roles[0].high) == (1, 2)
 
 
 @pytest.mark.parametrize("value", ["", "no", "[]", "{}", '{"kind":"DIJob"}', "null", "7", DEEP])
 def test_a_job_that_cannot_be_read_any_more_is_held(value: str) -> None:
-    assert "diflow/dijob" in read_workflow(workflow(annotations={"diflow/dijob": value})).problem
+    assert "diflow/dijob" in planning_record_of(workflow(annotations={"diflow/dijob": value})).problem
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_job_that_cannot_be_read_any_more_is_held(value: str) -> None:
 )  # fmt: skip
 def test_an_allocation_that_cannot_be_read_counts_as_none(value: str) -> None:
     assert Allocation.parse(value) is None
-    assert read_workflow(workflow(annotations={"diflow/allocation": value})).problem == ""
+    assert planning_record_of(workflow(annotations={"diflow/allocation": value})).problem == ""
 
 
 def test_what_an_allocation_says_is_read_back_as_it_was_written() -> None:
@@ -113,7 +115,7 @@ def test_a_node_is_read_with_the_taints_that_nothing_else_says() -> None:
         {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"},
         {"key": "team", "value": "x", "effect": "NoSchedule"},
     ]
-    read = read_node({"metadata": {"name": "n"}, "spec": {"taints": taints, "unschedulable": True}, "status": {}})
+    read = node_record_of({"metadata": {"name": "n"}, "spec": {"taints": taints, "unschedulable": True}, "status": {}})
     assert [taint.key for taint in read.taints] == ["node.kubernetes.io/disk-pressure", "team"]
     assert not read.is_open
 
@@ -134,9 +136,9 @@ ANNOTATIONS = [f"diflow/{name}" for name in ("dijob", "allocation", "decision", 
     st.dictionaries(st.sampled_from(ANNOTATIONS), ANYTHING.map(json.dumps) | TEXT, max_size=2),
 )
 def test_nothing_that_is_edited_in_raises(parameters: dict[str, Any], annotations: dict[str, str]) -> None:
-    read = read_workflow(workflow(parameters=parameters, annotations=annotations))
+    read = planning_record_of(workflow(parameters=parameters, annotations=annotations))
     if not read.problem:
-        assert [role.name for role in read.roles] == ["worker"]
+        assert [role.name for role in read.needs.roles] == ["worker"]
         assert 1 <= read.live.granted[read.live.current]["worker"] <= 100_000
         assert read.live.current in read.live.rounds
 
@@ -156,7 +158,7 @@ def test_a_round_whose_pods_never_got_a_node_is_no_reschedule() -> None:
     }
     made = {"type": "Pod", "startedAt": "2026-01-02T03:04:05Z"}
     body["status"] = {"nodes": {f"id-{name}": {"name": name, **made, **node} for name, node in nodes.items()}}
-    read = read_workflow(body)
+    read = planning_record_of(body)
     assert read.problem == ""
-    assert read.tree.idle == {"1", "3"}
+    assert read.argo.tree.idle == {"1", "3"}
     assert read.reschedules == 1 == derive(body).reschedules

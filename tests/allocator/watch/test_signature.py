@@ -107,8 +107,8 @@ def test_the_allocation_of_another_job_is_rejected(at: Lab) -> None:
     assert at.daemon is not None
     at.daemon.catch_up()
     jobs = at.daemon.allocator.caches.state().jobs
-    assert jobs["default/one"].read.allocation is not None
-    assert jobs["default/two"].read.allocation is None
+    assert jobs["default/one"].read.notes.allocation is not None
+    assert jobs["default/two"].read.notes.allocation is None
 
 
 def test_a_new_leader_accepts_what_the_previous_one_wrote(at: Lab) -> None:

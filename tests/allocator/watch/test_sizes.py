@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diflow.allocator.watch import records
-from diflow.allocator.watch.records import read_workflow
+from diflow.allocator.watch.records import planning_record_of
 from diflow.allocator.write.patches import new_round
 from diflow.common import keys
 from diflow.common.limits import MOST_CONDITIONS, MOST_MOVES, MOST_PORTS, MOST_REPLICAS, MOST_RESOURCES, MOST_TASKS
@@ -59,10 +59,10 @@ MANY_LABELS = {f"label-{i}": "x" for i in range(MOST_CONDITIONS + 1)}
     ],
 )  # fmt: skip
 def test_a_job_that_is_too_large_is_held_with_one_sentence(tasks: list[Json], words: str) -> None:
-    found = read_workflow(hostile(tasks))
+    found = planning_record_of(hostile(tasks))
     assert found.problem
     assert words in found.problem or "is not a valid job" in found.problem
-    assert found.roles == ()
+    assert found.needs.roles == ()
     assert found.key == "ns/one"
 
 
@@ -73,7 +73,7 @@ def test_what_the_model_lets_through_is_held_against_the_bounds_again() -> None:
 
 
 def test_replicas_that_somebody_granted_by_hand_are_counted_too() -> None:
-    found = read_workflow(hostile([task("w", replicas=1)], granted={"w": MOST_REPLICAS + 1}))
+    found = planning_record_of(hostile([task("w", replicas=1)], granted={"w": MOST_REPLICAS + 1}))
     assert "2,001 replicas" in found.problem
 
 
@@ -87,9 +87,9 @@ def test_a_workflow_of_which_a_part_is_something_else_is_held(key: str, value: A
         made["metadata"][key] = value
     else:
         made[key] = value
-    found = read_workflow(made)
+    found = planning_record_of(made)
     assert found.key == "ns/one"
-    assert found.problem or found.roles or found.has_ended
+    assert found.problem or found.needs.roles or found.has_ended
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00", "9999-12-31T23:59:59-23:59", "yesterday", "²", "9" * 5000])
@@ -99,7 +99,7 @@ def test_no_time_is_so_strange_that_it_raises(time: str) -> None:
 
 @pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "1e30", ""])
 def test_restarts_before_are_a_number_or_none(text: str) -> None:
-    found = read_workflow(workflow(annotations={keys.RESTARTS_BEFORE: text, keys.ROUNDS_BEFORE: text}))
+    found = planning_record_of(workflow(annotations={keys.RESTARTS_BEFORE: text, keys.ROUNDS_BEFORE: text}))
     assert (found.restarts, found.reschedules) == (0, 0)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from diflow.allocator.write.backoffs import Backoffs
+from diflow.common.clock import Clock
 from tests.allocator.lab import Lab, job, lab, task
 from tests.kube.fakeapi import Answer, Request, status
 
@@ -49,7 +50,7 @@ def test_a_gang_whose_pods_are_all_refused_once_is_left_alone_no_longer_than_one
 
 def test_a_back_off_is_longer_each_time_and_ends() -> None:
     now = [0.0]
-    found = Backoffs(lambda: now[0])
+    found = Backoffs(Clock(monotonic=lambda: now[0]))
     pauses = []
     for _ in range(12):
         found.start("a", ValueError("no"))
@@ -63,7 +64,7 @@ def test_a_back_off_is_longer_each_time_and_ends() -> None:
 
 
 def test_only_conflicts_in_a_row_back_a_job_off() -> None:
-    found = Backoffs(lambda: 0.0)
+    found = Backoffs(Clock(monotonic=lambda: 0.0))
     for _ in range(3):
         assert not found.conflicted("a")
     found.succeeded("a")

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import LostLeadershipError
 from diflow.kube.kinds import LEASE
 from diflow.kube.leader_election import WRITES_AS
@@ -137,7 +138,7 @@ def test_a_predecessor_whose_writes_do_not_name_it_is_not_fenced_by_the_policy(a
     assert found["metadata"]["annotations"][WRITES_AS] == second.elector.writes_as(2)
 
 
-def test_a_new_leader_waits_until_the_api_server_knows_it(at: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_leader_waits_until_the_api_server_knows_it(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=2)))
     runs(at, "one", 2)
     old, asked = fencing.lease(at.api), []
@@ -149,7 +150,7 @@ def test_a_new_leader_waits_until_the_api_server_knows_it(at: Lab, monkeypatch: 
     fencing.install(at.api, seen)  # type: ignore[arg-type]
     second = replace(at)
     waited: list[float] = []
-    monkeypatch.setattr(second.allocator._takeover, "_pause", waited.append)
+    second.allocator._takeover._clock = Clock(monotonic=at.time.now, sleep=waited.append)
     second.catch_up()
     second.turn()
     assert waited == [0.1, 0.1, 0.1]
@@ -164,7 +165,7 @@ def test_an_api_server_that_does_not_read_the_lease_any_more_refuses_nothing(at:
     assert old is not None
     fencing.install(at.api, lambda: old)
     second = replace(at)
-    second.allocator._takeover._pause = at.time.move
+    second.allocator._takeover._clock = Clock(monotonic=at.time.now, sleep=at.time.move)
     second.catch_up()
     second.turn()
     assert touches(second) == ["one"]

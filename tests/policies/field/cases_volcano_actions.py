@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diflow.allocator.model.predicates import Where
+from diflow.common.predicates import Where
 from tests.policies.field import reasons
 from tests.policies.field.rows import (
     GI,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
+from diflow.common.predicates import NODE_NAME, Requirement, Where
 from tests.policies.field import reasons
 from tests.policies.field.rows import (
     GI,

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from diflow.allocator.model.predicates import Taint, Where
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import PODS, JobView, NodeView, QueueView, RoleView, build
+from diflow.common.predicates import Taint, Where
 
 G = 1000
 """MB."""

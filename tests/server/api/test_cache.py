@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from diflow.common import keys
 from diflow.dijob.stored import StoredTask
-from diflow.jobs.replica_ranges import elastic
 from diflow.kube.kinds import NODE, POD, WORKFLOW
+from diflow.record.ranges import elastic
 from diflow.server.api.cache import More
 from diflow.server.api.reading import read_pod, read_workflow
 from diflow.workflows import render

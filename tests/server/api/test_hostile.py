@@ -20,7 +20,8 @@ from diflow.common import keys
 from diflow.common.errors import DiflowError
 from diflow.common.limits import MOST_REPLICAS, MOST_TASKS
 from diflow.dijob.model import DIJob
-from diflow.jobs.scale_requests import current_requests
+from diflow.jobs.scale_requests import check_scalable, scaled
+from diflow.record.job import record_of
 from diflow.record.notes import Notes
 from diflow.record.reports import speed
 from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
@@ -169,14 +170,15 @@ def test_whatever_stands_in_a_workflow_is_read_or_named_and_stays_small(
     assert shown is not None
     assert sum(task.granted for task in shown.tasks) <= MOST_REPLICAS
     try:
-        current = current_requests(workflow)
+        current = record_of(workflow)
+        check_scalable(current)
         notes = Notes.read(annotations.get(keys.REQUESTS, ""))
         wanted, bounds, noted = step(current, ScaleRequest("default", "elastic", by), notes, running=read.counts)
     except (ApiError, DiflowError):
         return
     assert by == 0 or sum(wanted.values()) <= MOST_REPLICAS
     assert Notes.read(noted.text()).ranges == noted.ranges
-    json.dumps(current.change(wanted, bounds), allow_nan=False)
+    json.dumps(scaled(current, wanted, bounds), allow_nan=False)
 
 
 @given(

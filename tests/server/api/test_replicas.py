@@ -17,8 +17,8 @@ from diflow.common import keys
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_REPLICAS
 from diflow.jobs.scale import scale
-from diflow.jobs.scale_requests import current_requests
 from diflow.kube.kinds import POD, WORKFLOW
+from diflow.record.job import record_of
 from diflow.record.notes import KEYS_KEPT
 from diflow.server.api.queueing import WAITING
 from diflow.server.page.facts import trim_workflow
@@ -398,7 +398,7 @@ async def test_a_job_beyond_all_bounds_is_told_so_and_nothing_of_it_is_built(
     assert not place.api.seen("PATCH")
     [facts] = [trim_workflow(place.workflow("huge"))]
     assert facts is not None
-    assert (words in facts.problem, facts.tasks) == (True, ())
+    assert (words in facts.message, facts.tasks) == (True, ())
 
 
 @asynchronous
@@ -476,7 +476,7 @@ async def test_a_maximum_that_a_person_sets_is_not_passed_by_the_jobs_own_wish(p
         await asyncio.to_thread(scale, "elastic", high=high, namespace="default", cluster=place.cluster)
         answers = [await ask("POST", 1) for _ in range(4)]
         assert f"maximum is {high}" in refused(answers[-1], 422)
-    found = current_requests(place.workflow("elastic")).asked(0)
+    found = record_of(place.workflow("elastic")).range_of(0)
     assert found.high <= high
 
 

@@ -11,7 +11,6 @@ import pytest
 from diflow.allocator.watch import reports
 from diflow.common import keys
 from diflow.kube.kinds import WORKFLOW
-from diflow.server.api import reporting
 from diflow.server.settings import ServerSettings
 from tests.kube.fakeapi import Answer, Request, status
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, soon
@@ -460,12 +459,10 @@ async def test_all_jobs_share_a_rate_of_writes(place: Place) -> None:
 
 
 @asynchronous
-async def test_of_jobs_that_are_gone_nothing_is_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "_TIDY_AT", 4)
+async def test_of_jobs_that_are_gone_nothing_is_kept(place: Place) -> None:
     person = place.authority.person("ada", ("patch", "default", "*"))
     async with place.asked() as client:
         reporter = place.app.state.core.reporter
-        reporter._tidy_at = 4
         for number in range(30):
             name = f"job-{number}"
             place.running(elastic(name))
@@ -476,7 +473,8 @@ async def test_of_jobs_that_are_gone_nothing_is_kept(place: Place, monkeypatch: 
             await soon(lambda: not reporter.waiting)
             place.api.remove(WORKFLOW, name)
             await soon(lambda name=name: place.cache.job("default", name) is None)  # type: ignore[misc]
-            assert reporter.jobs <= 8
+            reporter.beat()
+            assert not reporter.jobs
 
 
 # --- AdaptDL ----------------------------------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from diflow import DIJob
 from diflow.common import keys
+from diflow.common.clock import Clock
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
-from diflow.jobs.scale_requests import current_requests
+from diflow.jobs.scale_requests import check_scalable, scaled
 from diflow.kube.kinds import WORKFLOW
+from diflow.record.job import record_of
 from diflow.record.notes import KEYS_KEPT, Noted, Notes
 from diflow.server.api.scale_requests import ScaleRequest, ScaleRequests, step
 from diflow.server.http.errors import ApiError
@@ -39,13 +41,13 @@ def put(body: dict[str, Any], change: dict[str, Any]) -> None:
 
 def carry_out(body: dict[str, Any], by: int, *, name: str = "", running: dict[str, int]) -> int:
     """Carry a request out. Returns 0, or the status with which it was refused."""
-    current = current_requests(body)
-    notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
+    current = record_of(body)
+    notes = Notes.read(current.wishes.request(keys.REQUESTS))
     try:
         wanted, bounds, noted = step(current, ScaleRequest("default", "job", by, name), notes, running=running)
     except ApiError as error:
         return error.status
-    put(body, current.change(wanted, bounds, annotations={keys.REQUESTS: noted.text()}))
+    put(body, scaled(current, wanted, bounds, annotations={keys.REQUESTS: noted.text()}))
     return 0
 
 
@@ -81,15 +83,15 @@ def test_what_a_preemptible_job_is_asked_for_is_its_bound_and_stays_within_its_o
             continue
         assert (goal >= low) if by < 0 else (goal <= high)
         number = goal
-        current = current_requests(body)
-        asked = current.asked(index)
+        current = record_of(body)
+        asked = current.range_of(index)
         assert asked.high == number, "the allocator gives no more"
         assert asked.low == min(low, number), "and may give as few as ever"
         if others:  # other tasks stay
-            helper = current_requests(body).asked(2)
+            helper = record_of(body).range_of(2)
             assert (helper.low, helper.high) == (1, 3)
-            assert current.asked(0).text() == "1"
-        if goal == high == submitted and "worker" not in current.bounds:
+            assert current.range_of(0).text() == "1"
+        if goal == high == submitted and "worker" not in current.wishes.bounds:
             number = running  # the whole submitted range: as if there had been no request
 
 
@@ -108,23 +110,23 @@ def test_a_job_that_is_not_preemptible_has_the_number_that_was_asked_for(
             assert goal < 1 or (high is not None and goal > high)
             continue
         number = goal
-        asked = current_requests(body).asked(1)
+        asked = record_of(body).range_of(1)
         assert (asked.low, asked.high) == (number, number)
-        replicas_now = dict(current_requests(body).parameters)[keys.PARAM_REPLICAS]
+        replicas_now = dict(record_of(body).texts.parameters)[keys.PARAM_REPLICAS]
         assert json.loads(replicas_now) == {"learner": 1, "worker": number}
 
 
 def test_a_preemptible_job_without_bounds_scales_its_last_task_down_and_back() -> None:
     body = workflow(job(task("learner"), task("collector", replicas=4), preemptible=True))
     carry_out(body, -2, running={"learner": 1, "collector": 4})
-    assert current_requests(body).asked(1).text() == "1 to 2"
+    assert record_of(body).range_of(1).text() == "1 to 2"
     carry_out(body, 2, running={"learner": 1, "collector": 2})
-    assert current_requests(body).asked(1).text() == "1 to 4"
+    assert record_of(body).range_of(1).text() == "1 to 4"
     assert carry_out(body, 5, running={"learner": 1, "collector": 4}) == 422
 
 
 def test_a_host_name_that_would_be_too_long_is_refused() -> None:
-    current = current_requests(workflow(job(bounded("worker-" + "x" * 39, 9, None, None), name="a-long-name-of")))
+    current = record_of(workflow(job(bounded("worker-" + "x" * 39, 9, None, None), name="a-long-name-of")))
     with pytest.raises(ApiError, match="host name") as caught:
         step(current, ScaleRequest("default", "job", 1000), Notes(), running={})
     assert caught.value.status == 422
@@ -188,16 +190,15 @@ def test_a_workflow_of_which_nothing_can_be_asked_says_why(edit: Any, error: typ
     body = workflow(job(task("learner")))
     edit(body)
     with pytest.raises(error):
-        current_requests(body)
+        check_scalable(record_of(body))
 
 
 def test_an_api_server_that_hangs_holds_a_thread_for_a_bounded_time(place: Place) -> None:
     place.running(mixed())
     place.api.fail(status(504, "the request has timed out"), method="PATCH", times=1000)
     time = Time()
-    scale_requests = ScaleRequests(
-        place.cluster, place.cache, clock=time.now, sleep=lambda _: time.move(3.0), jitter=lambda _, high: high
-    )
+    clock = Clock(monotonic=time.now, sleep=lambda _: time.move(3.0), jitter=lambda _, high: high)
+    scale_requests = ScaleRequests(place.cluster, place.cache, clock=clock)
     with pytest.raises(ApiError) as caught:
         scale_requests.write(ScaleRequest("default", "mixed", 1, key="a"))
     assert caught.value.status == 503
@@ -250,4 +251,4 @@ def test_a_number_that_is_no_multiple_of_the_unit_is_refused() -> None:
     body = workflow(job(made))
     assert carry_out(body, 1, running={"w": 4}) == 422
     assert carry_out(body, 2, running={"w": 4}) == 0
-    assert current_requests(body).desired == {"w": 6}
+    assert record_of(body).wishes.desired == {"w": 6}

@@ -187,7 +187,7 @@ async def test_a_server_that_is_killed_at_any_write_loses_and_repeats_nothing(
         for _ in range(12):
             answer = await ask(client, given, want=2, done=done)
             if answer.status_code == 503:  # another server is asked, which knows nothing but what is stored
-                place.app.state.core.shards._known.clear()
+                place.app.state.core.shards.batches.results.clear()
                 continue
             data = answer.json()["data"]
             assert not data["refused"]

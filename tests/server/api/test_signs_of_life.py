@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from functools import partial
 from typing import Any
@@ -35,15 +36,15 @@ def listens(place: Place, seconds: int) -> None:
 
 async def begun(place: Place) -> Any:
     """The reporter, without a random delay, when it has said for the first time that it listens."""
+    place.jitter = lambda _low, _high: 0.0
     reporter = place.app.state.core.reporter
-    reporter._jitter = lambda _low, _high: 0.0
     reporter.beat()
     await soon(partial(has_written, place, 1))
     return reporter
 
 
 def is_writing(place: Place) -> bool:
-    return place.app.state.core.reporter._waiting["default", "elastic"].writer is not None
+    return ("default", "elastic") in place.app.state.core.reporter.batches
 
 
 def patches(place: Place) -> int:
@@ -121,7 +122,7 @@ async def test_it_says_so_soon_after_each_deadline_of_a_replica(place: Place) ->
     place.running(elastic(health=Health(heartbeat_seconds=75)))
     token = place.authority.pod_token("elastic-worker-1-2", job="elastic")
     async with place.asked() as client:
-        place.app.state.core.reporter._jitter = lambda _low, _high: 0.0
+        place.jitter = lambda _low, _high: 0.0
         await client.post(PATH, headers=bearer(token), json={"step": 7})
         await soon(partial(has_written, place, 1))
         heard = kept(place).heard[2]
@@ -152,7 +153,7 @@ async def test_a_server_waits_for_a_while_whether_another_one_says_it(place: Pla
     async with place.asked():
         reporter = place.app.state.core.reporter
         waits: list[float] = []
-        reporter._jitter = lambda low, high: waits.append(high) or low  # type: ignore[func-returns-value]
+        place.jitter = lambda low, high: waits.append(high) or low  # type: ignore[func-returns-value]
         reporter.beat()
         assert not patches(place), "another one may have begun"
         place.time.move(4.0)
@@ -160,7 +161,7 @@ async def test_a_server_waits_for_a_while_whether_another_one_says_it(place: Pla
         await soon(partial(has_written, place, 1))
         listens(place, IDLE_SECONDS)
         await soon(partial(has_written, place, 2))  # it wrote the last one, and goes on
-        reporter._written.clear()  # as if another one had written it
+        reporter.batches.results.clear()  # as if another one had written it
         reporter._beats.clear()
         listens(place, IDLE_SECONDS + 3)
         assert not is_writing(place), "not yet"
@@ -184,9 +185,9 @@ async def test_of_two_servers_one_says_it(place: Place) -> None:
         refused = place.api.seen("PATCH")
         place.set("elastic", profilings=other)
         reporter.beat()  # the cache may not have it yet
-        await soon(lambda: reporter._waiting["default", "elastic"].writer is None)
+        await soon(lambda: not is_writing(place))
         reporter.beat()
-        await soon(lambda: reporter._waiting["default", "elastic"].writer is None)
+        await soon(lambda: not is_writing(place))
     assert untrusted.mapping(place.parameter("elastic", keys.PARAM_PROFILINGS)) == other
     assert len(place.api.seen("PATCH")) - len(refused) <= 1, "at most one, which the API server refuses"
 
@@ -232,17 +233,20 @@ async def test_a_monitor_and_the_program_do_not_take_each_others_place(place: Pl
     place.running(healthy())
     token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
     view_of = place.cache.job
-    async with place.asked() as client:
+    place.jitter = lambda _low, _high: 0.0
+    go = asyncio.Event()
+
+    async def pause(_: float) -> None:
+        await go.wait()
+
+    async with place.asked(pause=pause) as client:
         reporter = place.app.state.core.reporter
-        reporter._jitter = lambda _low, _high: 0.0
         await client.post(PATH, headers=bearer(token), json={"cpuSeconds": 5.0})
         await soon(partial(has_written, place, 1))
         assert view_of("default", "elastic") is not None
-        waiting = reporter._waiting["default", "elastic"]
-        waiting.writer = object()  # nothing is written for now
         await client.post(PATH, headers=bearer(token), json={"step": 9, "speed": 2.0})
         await client.post(PATH, headers=bearer(token), json={"cpuSeconds": 5.0, "memoryBytes": 77})
-        (report,) = waiting.reports.values()
+        (report,) = reporter.batches.waiting["default", "elastic"].reports.values()
         assert (report.body.step, report.body.speed, report.body.memory_bytes, report.is_alive) == (9, 2.0, 77, True)
-        waiting.writer = None
-        reporter.beat()
+        go.set()
+        await soon(partial(has_written, place, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from diflow.common.clock import Clock
 from diflow.server.api.turns import Turns
 from tests.server.place import asynchronous
 
@@ -28,7 +29,7 @@ class _Run:
 
     def __init__(self, *, rate: float = 10.0, burst: float = 1.0) -> None:
         self.clock = _Clock()
-        self.turns = Turns(rate=rate, burst=burst, clock=self.clock, sleep=self.clock.sleep)
+        self.turns = Turns(rate=rate, burst=burst, clock=Clock(monotonic=self.clock, pause=self.clock.sleep))
         self.had: list[tuple[str, float]] = []
 
     def write(self, namespace: str) -> asyncio.Task[None]:

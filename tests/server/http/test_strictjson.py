@@ -96,7 +96,7 @@ def test_whatever_comes_is_a_value_or_a_400(body: bytes) -> None:
 
 def test_a_bucket_gives_what_it_holds_and_fills_again() -> None:
     time = Time()
-    buckets = Buckets(rate=2.0, burst=3, clock=time.now)
+    buckets = Buckets(rate=2.0, burst=3, clock=time.clock)
     assert [buckets.take("a") for _ in range(3)] == [0.0, 0.0, 0.0]
     assert buckets.take("a") == pytest.approx(0.5)
     assert buckets.take("b") == 0.0
@@ -109,7 +109,7 @@ def test_a_bucket_gives_what_it_holds_and_fills_again() -> None:
 
 
 def test_what_is_given_back_does_not_count() -> None:
-    buckets = Buckets(rate=1.0, burst=2, clock=Time().now)
+    buckets = Buckets(rate=1.0, burst=2, clock=Time().clock)
     for _ in range(10):
         assert buckets.take("a") == 0.0
         buckets.refund("a")
@@ -119,7 +119,7 @@ def test_what_is_given_back_does_not_count() -> None:
 
 
 def test_buckets_know_a_bounded_number_of_names() -> None:
-    buckets = Buckets(rate=1.0, burst=1, most=10, clock=Time().now)
+    buckets = Buckets(rate=1.0, burst=1, most=10, clock=Time().clock)
     for number in range(1000):
         assert buckets.take(number) == 0.0
     assert len(buckets._levels) == 10

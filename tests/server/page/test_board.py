@@ -84,7 +84,7 @@ def test_jobs_that_hold_nodes_come_first_then_those_that_wait_then_the_ended_one
 
 
 def test_the_queue_has_the_urgent_first_then_the_older_with_their_reasons() -> None:
-    queue = [(q.job.facts.name, q.job.facts.queue, q.place, q.reason) for q in shown(scene()).queue]
+    queue = [(q.job.facts.name, q.job.facts.queue, q.place, q.job.said) for q in shown(scene()).queue]
     assert [(name, queue, place) for name, queue, place, _ in queue] == [
         ("finetune-7b", "production", 1), ("paused-run", "default", 1), ("sweep-lr-3", "research", 1),
     ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_the_queue_has_the_urgent_first_then_the_older_with_their_reasons() -> N
 
 def test_a_waiting_job_of_which_nothing_was_decided_says_so() -> None:
     found = shown(cluster_state([MadeJob("a", {"w": 1}, placed=False).pod("w", 0, made=3)]))
-    assert "see whether the allocator runs" in found.queue[0].reason
+    assert "checks whether one runs" in found.queue[0].job.said
 
 
 def test_a_viewer_sees_only_the_namespaces_that_they_may_list() -> None:

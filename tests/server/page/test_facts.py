@@ -107,9 +107,9 @@ def test_desired_granted_and_observed_are_never_mixed() -> None:
 def test_a_job_without_a_place_waits_and_is_granted_nothing() -> None:
     job = MadeJob("a", {"w": 2}, placed=False, decision=("wait", "no GPU is free", 3)).pod("w", 0, made=9)
     found = facts(job)
-    assert (found.waits, found.why, round(NOW - found.decided)) == (True, "no GPU is free", 180)
+    assert (found.is_queued, found.why, round(NOW - found.decided)) == (True, "no GPU is free", 180)
     assert [task.granted for task in found.tasks] == [0]
-    assert not facts(MadeJob("a", {"w": 2}, placed=False, gang=False)).waits, "Argo alone runs it"
+    assert not facts(MadeJob("a", {"w": 2}, placed=False, gang=False)).is_queued, "Argo alone runs it"
 
 
 def test_a_workflow_of_somebody_else_is_not_kept() -> None:
@@ -171,7 +171,7 @@ def test_packed_nodes_that_unpack_to_far_too_much_are_not_unpacked(inside: bytes
     finally:
         tracemalloc.stop()
     assert found is not None
-    assert found.problem == "its nodes are too many to be shown"
+    assert found.message == "its nodes are too many to be shown"
     assert peak < 32 * 1024 * 1024
 
 

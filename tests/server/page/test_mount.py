@@ -16,7 +16,7 @@ from diflow.server.page import mount
 from tests.allocator.faults import eventually
 from tests.kube.fakeapi import Answer, Request, serving
 from tests.server.page_scene import made_node
-from tests.server.place import NOW, Place, asynchronous, bearer, mixed
+from tests.server.place import Place, asynchronous, bearer, mixed
 
 OWN = {"sec-fetch-site": "same-origin"}
 
@@ -42,7 +42,7 @@ def place() -> Iterator[Place]:
 
 
 def pages(place: Place) -> AbstractAsyncContextManager[httpx.AsyncClient]:
-    return place.asked(routes=lambda core: mount.mounted(core, wall=lambda: NOW))
+    return place.asked(routes=mount.mounted)
 
 
 async def shown(client: httpx.AsyncClient, token: str) -> str:

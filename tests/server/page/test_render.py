@@ -52,7 +52,7 @@ def test_names_and_messages_in_whole_documents_are_escaped(given: str) -> None:
 def test_replicas_that_stand_still_are_named_in_the_list_and_in_the_panel_of_their_job() -> None:
     given = scene()
     found = f"no step for 15m: {ATTACK}"
-    jobs = [replace(job, unhealthy=found) if not job.has_ended and not job.waits else job for job in given.jobs]
+    jobs = [replace(job, unhealthy=found) if not job.has_ended and not job.is_queued else job for job in given.jobs]
     running = next(job for job in jobs if job.unhealthy)
     shown = board(replace(given, jobs=jobs), Permissions(None, nodes=True), Query.parse({"job": running.key}))
     page = str(render.content(shown, Freshness(), now=NOW))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from diflow.common.clock import Clock
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.cache import More
 from diflow.server.page.facts import JobFacts, trim_workflow
@@ -32,7 +33,7 @@ class Machine:
         return obj["metadata"]["resourceVersion"]  # type: ignore[no-any-return]  # it is only handed through
 
     def sparing(self) -> Sparing:
-        return Sparing(self.derive, clock=lambda: self.now, processor=lambda: self.used)
+        return Sparing(self.derive, clock=Clock(monotonic=lambda: self.now), processor=lambda: self.used)
 
 
 def workflow(version: int, *, name: str = "large", namespace: str = "evil", uid: str = "u") -> dict[str, Any]:

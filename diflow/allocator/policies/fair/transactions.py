@@ -66,7 +66,7 @@ class Transactions:
                     tried.add(look)
                     progress |= take(job)
 
-    def take(
+    def take(  # noqa: PLR0913 (the terms of one exchange)
         self,
         job: int,
         want: dict[int, int],

@@ -1,0 +1,30 @@
+"""Which object a record is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from diflow.record import untrusted
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The object that a write is for, and its version: with another uid or a later version the write is refused."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    key: str = field(init=False, repr=False, compare=False)
+    """"namespace/name", precomputed as each cycle needs it several times."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
+
+    @classmethod
+    def of(cls, obj: Mapping[str, Any]) -> Self:
+        """That of any object, whose metadata may be anything."""
+        metadata = untrusted.sub(obj, "metadata")
+        return cls(*(untrusted.string(metadata.get(name)) for name in ("namespace", "name", "uid", "resourceVersion")))

@@ -1,0 +1,313 @@
+"""All that shows a job says the same of it in each stage of its life: the stage, and one sentence.
+
+Each job is put into a cluster, and read back from the output of `describe`, `list`, `queue`, `top` and `explain`, from
+the status page with its queue, from the status of a DIJob object, and from the allocator's Event.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from markupsafe import Markup
+
+from diflow.allocator.reconcile.problems import Problems
+from diflow.allocator.watch.cluster_state import assemble
+from diflow.allocator.watch.records import planning_record_of
+from diflow.common import keys
+from diflow.controller import statuses
+from diflow.kube.kinds import WORKFLOW
+from diflow.record.status.status import derive
+from diflow.server.page import CacheSnapshot, Freshness, Permissions, render
+from diflow.server.page.board import Query, board
+from diflow.server.page.facts import trim_workflow
+from diflow.workflows import render as rendered
+from tests.allocator.lab import job, task
+from tests.cli.placed import lease, node
+from tests.cli.runner import Cli, cli
+
+Object = dict[str, Any]
+Edit = Callable[[Object], None]
+
+NOW = 1_800_000_000.0
+MADE = "2026-01-02T03:04:05Z"
+NO_ALLOCATOR = "waits for the allocator (`diflow doctor` checks whether one runs)"
+BY_USER = "is being stopped: a user asked for it"
+DELETED = "is being deleted; what belongs to it is deleted first"
+ENDING = "is being deleted; 2 pods of it have not ended"
+NO_ROOM = "waits for capacity: its gang needs 2 replicas at once and 0 fit now"
+SUSPENDED = "suspended (`diflow resume train` resumes it)"
+TOO_LATE = "it was not admitted within 60 s of its submission"
+BROKEN = (
+    "held: the parameter rounds is not what diflow wrote: it must be JSON as diflow writes it; put it back, or delete "
+    "the job"
+)
+BROKEN_DIJOB = "held: the annotation diflow/dijob is not a valid job any more: must be a mapping, not a list"
+OUTSIDE = ("waiting", "held", "suspended")
+"""The stages of a job that stands in the queue, if it holds no place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a job's views show. `words` has the stage by view, `sentences` the sentence, `queues` who queues it."""
+
+    words: dict[str, str] = field(default_factory=dict)
+    sentences: dict[str, str] = field(default_factory=dict)
+    queues: dict[str, bool] = field(default_factory=dict)
+    explained: str = ""
+
+
+def gang() -> Object:
+    """The Workflow of a new gang of two."""
+    made: Object = json.loads(json.dumps(rendered(job("train", task("worker", replicas=2)))))
+    made["metadata"] |= {"namespace": "default", "uid": "u-1", "resourceVersion": "5", "creationTimestamp": MADE}
+    return made
+
+
+def changed(made: Object, **values: str) -> None:
+    """Other values of these parameters."""
+    for parameter in made["spec"]["arguments"]["parameters"]:
+        parameter["value"] = values.get(parameter["name"], parameter["value"])
+
+
+def decided(action: str, why: str) -> Edit:
+    said = json.dumps({"action": action, "why": why, "time": MADE})
+    return lambda made: made["metadata"]["annotations"].update({keys.DECISION: said})
+
+
+def of_user(made: Object) -> None:
+    """Its user suspends it."""
+    made["metadata"]["annotations"][keys.HELD] = "true"
+    made["spec"]["suspend"] = True
+
+
+def stopped(made: Object) -> None:
+    """As `diflow stop` does it."""
+    made["spec"]["shutdown"] = "Stop"
+    made["spec"].pop("suspend", None)
+    made["metadata"]["labels"].pop(keys.ADMITTED, None)
+
+
+def admitted(made: Object, nodes: tuple[str, ...] = ("a", "b")) -> None:
+    """It has its places, and Argo has not looked at it."""
+    made["spec"].pop("suspend", None)
+    made["metadata"]["labels"][keys.ADMITTED] = "true"
+    allocation = {"round": "1", "nodes": {"worker": nodes}, "since": NOW - 60, "first": NOW - 60}
+    made["metadata"]["annotations"][keys.ALLOCATION] = json.dumps(allocation)
+    changed(made, places=json.dumps({"until": 4e9, "uid": "u-1"}))
+
+
+def seen(made: Object) -> None:
+    """Argo has looked at it, and made nothing."""
+    made["status"] = {"phase": "Running", "startedAt": MADE}
+
+
+def with_pods(phase: str = "Running", message: str = "") -> Edit:
+    """Argo has made its pods."""
+
+    def edit(made: Object) -> None:
+        seen(made)
+        names = [f"train.round(0:1).worker({i}:{i}).worker(0)" for i in range(2)]
+        shared = {"type": "Pod", "phase": phase, "message": message, "startedAt": MADE, "hostNodeName": "a"}
+        shared |= {"finishedAt": MADE} if phase == "Failed" else {}
+        made["status"]["nodes"] = {name: {"id": name, "name": name, **shared} for name in names}
+
+    return edit
+
+
+def gave_up(made: Object) -> None:
+    """Its step has stopped it after a failure."""
+    stopped(made)
+    name = "train.round(0:1).hooks.give-up"
+    made["status"]["nodes"][name] = {"id": name, "name": name, "type": "Pod", "phase": "Running", "hostNodeName": "a"}
+
+
+def taken_back(made: Object) -> None:
+    admitted(made, nodes=("", ""))
+    seen(made)
+
+
+def deleted(made: Object) -> None:
+    made["metadata"] |= {"deletionTimestamp": MADE, "finalizers": ["foregroundDeletion"]}
+
+
+def deleted_and_kept(made: Object) -> None:
+    deleted(made)
+    made["metadata"]["finalizers"].append("example.org/archive")
+
+
+def broken(made: Object) -> None:
+    changed(made, rounds="[")
+
+
+def broken_in_metadata(made: Object) -> None:
+    """Of a gang that waits, `queue` and `top` read no more."""
+    made["metadata"]["annotations"][keys.DIJOB] = "["
+
+
+def went_on(made: Object) -> None:
+    made["metadata"]["annotations"][keys.CONTINUED_IN] = "train-2"
+
+
+WAIT = decided("wait", NO_ROOM)
+PREEMPTED = decided("preempt", "gives way to default/other, which has a higher priority")
+CHECKED = decided("check", "its node check left out node a: product 0.9 s")
+STARTS = decided("admit", "starts: it gets 2 of the 2 replicas it asks for")
+LATE = decided("stop", TOO_LATE)
+BY_DELETION = decided("stop", "its Workflow is being deleted")
+
+LIFE: dict[str, tuple[tuple[Edit, ...], str, str]] = {
+    # Argo has not looked at it.
+    "is new": ((), "waiting", NO_ALLOCATOR),
+    "waits": ((WAIT,), "waiting", NO_ROOM),
+    "is suspended at once": ((of_user,), "suspended", SUSPENDED),
+    "waits and is suspended": ((WAIT, of_user), "suspended", SUSPENDED),
+    "is stopped at once": ((stopped,), "stopping", BY_USER),
+    "waits and is stopped": ((WAIT, stopped), "stopping", BY_USER),
+    "is deleted at once": ((deleted,), "deleting", DELETED),
+    "waits and is deleted": ((WAIT, deleted), "deleting", DELETED),
+    "is admitted": ((STARTS, admitted), "starting", "waits for Argo's workflow controller to take it up"),
+    # Argo has looked at it, and has made nothing of it.
+    "is new, and seen": ((seen,), "waiting", NO_ALLOCATOR),
+    "waits, and is seen": ((WAIT, seen), "waiting", NO_ROOM),
+    "waits, is seen and suspended": ((WAIT, seen, of_user), "suspended", SUSPENDED),
+    "waits, is seen and stopped": ((WAIT, seen, stopped), "stopping", BY_USER),
+    "waits, is seen and deleted": ((WAIT, seen, deleted), "deleting", DELETED),
+    "comes too late": ((LATE, seen, stopped), "stopping", f"is being stopped: {TOO_LATE}"),
+    "starts": ((STARTS, admitted, seen), "starting", "no replica has a node yet"),
+    # It has run.
+    "runs": ((STARTS, admitted, with_pods()), "starting", "all 2 replicas ready"),
+    "runs and is suspended": (
+        (STARTS, admitted, with_pods(), of_user), "suspended", f"{SUSPENDED}; all 2 replicas ready",
+    ),
+    "is preempted": ((taken_back, PREEMPTED), "waiting", "gives way to default/other, which has a higher priority"),
+    "is preempted and suspended": ((taken_back, PREEMPTED, of_user), "suspended", SUSPENDED),
+    "is sent back by its check": (
+        (taken_back, CHECKED), "waiting", "waits for a new place: its node check left out node a: product 0.9 s",
+    ),
+    "has lost its places": ((taken_back, STARTS), "waiting", "waits for a new place"),
+    "runs and is stopped": ((STARTS, admitted, with_pods(), stopped), "stopping", BY_USER),
+    "fails": (
+        (STARTS, admitted, with_pods("Failed", "main: Error (exit code 7)"), gave_up),
+        "stopping", "is being stopped: worker-0 failed: Error (exit code 7)",
+    ),
+    "runs and is deleted": ((STARTS, admitted, with_pods(), deleted), "deleting", ENDING),
+    "is deleted and stopped": (
+        (BY_DELETION, admitted, with_pods(), stopped, deleted), "deleting", ENDING,
+    ),
+    "is deleted and kept": (
+        (admitted, with_pods(), deleted_and_kept),
+        "deleting", f"{ENDING}, and the finalizer example.org/archive keeps it",
+    ),
+    # It cannot be read, or is not there any more.
+    "cannot be read": ((WAIT, seen, broken_in_metadata), "held", BROKEN_DIJOB),
+    "runs and cannot be read": ((STARTS, admitted, with_pods(), broken), "held", BROKEN),
+    "cannot be read and is suspended": ((WAIT, broken_in_metadata, of_user), "held", BROKEN_DIJOB),
+    "cannot be read and is stopped": (
+        (WAIT, broken, stopped), "stopping", BY_USER + BROKEN.replace("held", "; it cannot be read"),
+    ),
+    "cannot be read and is deleted": (
+        (WAIT, broken_in_metadata, deleted),
+        "deleting", DELETED + BROKEN_DIJOB.replace("held", "; it cannot be read"),
+    ),
+    "goes on in another Workflow": ((admitted, with_pods(), went_on), "superseded", "goes on in the Workflow train-2"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def diflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    with cli(tmp_path_factory.mktemp("diflow")) as made:
+        node(made, "a")
+        node(made, "b")
+        lease(made, holder="somebody")
+        yield made
+
+
+@pytest.mark.parametrize("title", LIFE)
+def test_all_views_say_the_same_of_a_job(title: str, diflow: Cli) -> None:
+    edits, word, sentence = LIFE[title]
+    made = gang()
+    for edit in edits:
+        edit(made)
+    found = shown(made, diflow)
+    assert set(found.words.values()) == {word}
+    assert set(found.sentences.values()) == {sentence}
+    assert set(found.queues.values()) == {word in OUTSIDE and title != "runs and is suspended"}
+    if title == "runs and is suspended":
+        sentence = "it is suspended: Argo starts no more of its pods until `diflow resume train -n default`"
+    assert word in ("starting", "superseded") or sentence in found.explained
+
+
+def shown(made: Object, diflow: Cli) -> Shown:
+    """What all views say of the job in this Workflow."""
+    diflow.api.add(WORKFLOW, made)
+    out = Shown(explained=diflow("explain", "train").out)
+    _of_the_command_line(diflow, out)
+    _of_the_page(made, out)
+    status = derive(made)
+    out.sentences["DIJob"] = statuses.observed(status, requests=0, ttl_seconds=None)["message"]
+    if set(out.words.values()) == {"held"}:
+        (text,) = _of_the_events(made)
+        out.sentences["event"] = f"held: {text}"
+    return out
+
+
+def _of_the_command_line(diflow: Cli, out: Shown) -> None:
+    described = re.search("^Message: +(.*)$", diflow("describe", "train").out, re.MULTILINE)
+    assert described is not None
+    out.sentences["describe"] = described[1]
+    (line,) = diflow("list", "-o", "wide").out.splitlines()[1:]
+    out.sentences["list"] = re.split(r"\s{2,}", line)[-1]
+    word = re.split(r"\s{2,}", line)[2].partition(",")[2].lower()
+    tops = json.loads(diflow("top", "-o", "json").out)["jobs"]
+    queued = json.loads(diflow("queue", "-o", "json").out)["waiting"]
+    for view, rows in (("top", tops), ("queue", queued)):
+        for row in rows:
+            out.words[view] = "starting" if row["state"] == "running" else row["state"]
+            if out.words[view] != "starting":  # else why it has no more replicas
+                # How far the pods of a suspended job are is in other columns.
+                is_begun = row["granted"] and described[1].startswith(f"{row['why']}; ")
+                out.sentences[view] = described[1] if is_begun else row["why"]
+    if word or not tops:
+        out.words["list"] = word or "superseded"
+    out.queues.update({"queue": bool(queued), "queue as text": "default/train" in diflow("queue").out})
+
+
+def _of_the_page(made: Object, out: Shown) -> None:
+    facts = trim_workflow(made)
+    assert facts is not None
+    found = board(CacheSnapshot(jobs=[facts]), Permissions(None), Query.parse({"job": "default/train"}))
+    (line,) = found.jobs
+    out.sentences["page"] = line.said
+    out.queues["page"] = bool(found.queue)
+    for place in found.queue:
+        out.sentences["the page's queue"] = place.job.said
+    page = str(render.content(found, Freshness(), now=NOW))
+    assert page.count(f">{Markup.escape(line.said)}<") >= 2 + len(found.queue)  # its row, its panel, and its queue
+
+
+def _of_the_events(made: Object) -> list[str]:
+    """The Events on a job that is held."""
+    recorded: list[str] = []
+
+    class Executor:
+        def record_events(self, notes: Any) -> None:
+            recorded.extend(note.message for _, note, _ in notes)
+
+    Problems(Executor()).report(assemble([planning_record_of(made)], [], []), {})  # type: ignore[arg-type]
+    return recorded
+
+
+def test_a_gang_that_is_stopped_with_diflow_while_it_waits_stops_in_all_views(diflow: Cli) -> None:
+    made = gang()
+    WAIT(made)
+    diflow.api.add(WORKFLOW, made)
+    assert diflow("stop", "train").code == 0
+    found = shown(diflow.api.objects[WORKFLOW.path("default")]["train"], diflow)
+    assert set(found.words.values()) == {"stopping"}
+    assert set(found.sentences.values()) == {BY_USER}
+    assert set(found.queues.values()) == {False}
