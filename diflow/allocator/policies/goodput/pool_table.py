@@ -13,7 +13,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.domains import most_in_one
-from diflow.allocator.model.profile import NODES, POOL, Profile, clean
+from diflow.allocator.model.profile import NODES, POOL, REPLICAS, Profile, clean
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.gangs import Gangs, View
@@ -130,7 +130,8 @@ class PoolTables(Tables):
         able[homeless, total[homeless].argmax(axis=1)] = True
         total = np.where(homeless[:, None], gangs.high[:, None], total)
         high = np.maximum(np.minimum(gangs.high[:, None], total), gangs.low[:, None])
-        here = view.pool[:, None] == np.arange(pools)
+        # A job that no pool holds alone may be in several.
+        here = (view.pool[:, None] == np.arange(pools)) | homeless[:, None]
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
         untold = np.where(silent, gangs.desired, np.maximum(gangs.low, settings.largest_start))
@@ -152,7 +153,9 @@ class PoolTables(Tables):
         first = goodput[:, :, 0]
         usable = able & (first > 0)
         logs = np.where(usable, np.log(np.where(usable, first, 1.0)), 0.0).sum(axis=1)
-        base = np.exp(logs / np.maximum(usable.sum(axis=1), 1))
+        several = usable.sum(axis=1)
+        # Of one pool the mean is exactly its value.
+        base = np.where(several == 1, first.max(axis=1), np.exp(logs / np.maximum(several, 1)))
         data = flat.reshape(jobs, pools, READ_COLUMNS)
         left = np.mean([self._work_left(snapshot, data[:, p], np.maximum(most[:, p], 1)) for p in range(pools)], axis=0)
         rows = np.arange(jobs)
@@ -167,7 +170,7 @@ class PoolTables(Tables):
             np.maximum(most, 1),
             base,
             np.where(view.pool >= 0, value[rows, at, 0], 0.0),
-            left / base,
+            np.where(known.all(axis=1) & (several > 0), left / base, np.nan),
             known[rows, at],
             data[:, 0, RESTART],
         )
@@ -234,13 +237,15 @@ def _read(profile: Profile | None, cluster: _Cluster, models: dict[int, FloatArr
     if profile is None:
         return _Known(profile, cluster, np.array([NO_REPORT] * len(numbers)))
     given = profile.parameters
-    if given is not None and np.shape(given) == (PARAMETERS,) and is_sane(np.asarray(given, dtype=np.float64)):
+    seen = in_pools(profile, numbers, speeds, models)
+    is_given = given is not None and np.shape(given) == (PARAMETERS,) and is_sane(np.asarray(given, dtype=np.float64))
+    # A model of its own without what earlier jobs have shown.
+    if given is not None and is_given and not any(one.inherits for one in seen):
         columns = _columns(profile, numbers, [None] * len(numbers))
         ratio = _measured_speed(profile, dict(zip(numbers, speeds, strict=True))) / np.array(speeds)
         columns[:, :GAMMA] = np.asarray(given)[:GAMMA] * ratio[:, None]
         columns[:, GAMMA] = float(given[GAMMA])
         return _Known(profile, cluster, columns)
-    seen = in_pools(profile, numbers, speeds, models)
     columns = _columns(profile, numbers, seen)
     rows = tuple(one.rows for one in seen)
     return _Known(profile, cluster, columns, rows, tuple(part.tobytes() for part in rows))
@@ -258,9 +263,10 @@ def _measured_speed(profile: Profile, speed_of: Mapping[int, float]) -> float:
 
 def _columns(profile: Profile, numbers: Sequence[int], seen: Sequence[PoolSeen | None]) -> FloatArray:
     """The columns of the job in the pools of these numbers, without the models (P×READ_COLUMNS)."""
+    own = clean(profile.observations)
     common = [np.nan] * PARAMETERS + [
-        float(profile.profiled_replicas),
-        1.0,
+        max(float(profile.profiled_replicas), float(own[:, REPLICAS].max(initial=0))),
+        float(not len(own) or (own[:, NODES] > 1).any()),
         *reported_limits(profile),
         work_left(profile),
     ]
@@ -271,7 +277,7 @@ def _columns(profile: Profile, numbers: Sequence[int], seen: Sequence[PoolSeen |
             row[SPANNED] = float((one.rows[:, NODES] > 1).any())
         prior = (one.prior if one is not None else None) or profile.prior
         if prior is not None:
-            if not len(profile.observations) and profile.parameters is None:
+            if not len(own) and profile.parameters is None:
                 row[INITIAL : ACCUMULATION + 1] = prior_limits(prior)
             if profile.grad_sqr is None:
                 row[NOISE] = noise_at(prior, profile.fraction_done)

@@ -104,7 +104,7 @@ class PoolValues:
         share = (amounts / np.maximum(there, 1)[None, :, None, :]).max(axis=3)
         running = view.running[:, None, None]
         speed = np.where(running, self.speed * self.penalty, self.speed)
-        here = view.present_pool[:, None] == np.arange(len(pools))
+        here = (view.present_pool[:, None] == np.arange(len(pools))) | table.homeless[:, None]
         same = here[:, :, None] & (table.replicas == view.held[:, None, None]) & running
         speed = np.where(same, self.present_speed[:, None, None], speed)
         value = value_of(speed, self.weight[:, None, None], settings.concavity) + self.bonus[:, None, None]

@@ -43,11 +43,13 @@ _NO_ROWS: FloatArray = np.zeros((0, 6))
 @dataclass(frozen=True, slots=True)
 class PoolSeen:
     """What is known of a job in one pool: `rows`, to which its model is fitted. `reach`: the most replicas that were
-    seen, in any pool. `prior`: the record of its application there, or None."""
+    seen, in any pool. `prior`: the record of its application there, or None. `inherits`: whether the job has run there,
+    and the record adds to what it has seen."""
 
     rows: FloatArray
     reach: float
     prior: Prior | None
+    inherits: bool = False
 
 
 def in_pools(
@@ -74,12 +76,13 @@ def in_pools(
     out = []
     for number in numbers:
         mine, record = own.get(number, _NO_ROWS), records.get(number)
-        parts = [mine]
+        parts, inherits = [mine], False
         if record is not None:
             if not len(mine):
                 parts.append(_scaled(record.observations, math.exp(pace)))
             elif (more := inherited(mine, record, models[record.version])) is not None:
                 parts.append(more)
+                inherits = len(more) > 0
         known = mine if len(mine) else parts[-1]
         for other in sorted((n for n in own if n != number), key=lambda n: (-own[n][:, REPLICAS].max(), n)):
             parts.append(_moved(own[other], known, _by_speed(other, number, records, models, speed_of)))
@@ -87,7 +90,7 @@ def in_pools(
             there = _scaled(records[other].observations, math.exp(pace))
             parts.append(_moved(there, known, _by_speed(other, number, records, models, speed_of)))
         made = _without_repeats(parts)
-        out.append(PoolSeen(made, max(reach, float(made[:, REPLICAS].max(initial=0))), record))
+        out.append(PoolSeen(made, max(reach, float(made[:, REPLICAS].max(initial=0))), record, inherits))
     return out
 
 

@@ -41,7 +41,7 @@ def weights(
     carrying out a plan does not change; otherwise each plan would cause the next.
     """
     left = seconds_left(snapshot, table.left_seconds)
-    total = snapshot.capacity()[snapshot.node_open].sum(axis=0)
+    total = np.maximum(snapshot.capacity(), 0)[snapshot.node_open].sum(axis=0)
     share = (amounts / np.maximum(total, 1)).max(axis=2)
     cost, pace = unit_costs(speed, share, table.anyway & (snapshot.job_queue >= 0)[:, None])
     return weighted(snapshot, settings, left, cost, pace), left

@@ -144,11 +144,9 @@ class Tables:
                     unfitted.append((report, rows))
             self._reports[name] = report
         # Not started from an earlier fit: a plan must depend only on the snapshot.
-        for heirs in (False, True):
-            some = [(report, rows) for report, rows in unfitted if (report.inherits is not None) is heirs]
-            for (report, _), found in zip(some, fit_all([rows for _, rows in some], apart=heirs), strict=True):
-                if np.isfinite(found).all():
-                    report.columns[:PARAMETERS] = found.tolist()
+        for (report, _), found in zip(unfitted, fit_all([rows for _, rows in unfitted], apart=True), strict=True):
+            if np.isfinite(found).all():
+                report.columns[:PARAMETERS] = found.tolist()
         self._read_from = snapshot.job_profile, snapshot.job_names
         columns = [self._reports[name].columns for name in snapshot.job_names]
         self._data = np.array(columns).reshape(snapshot.jobs, READ_COLUMNS)
@@ -275,7 +273,8 @@ def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report
     # A model without observations is the job's own, and covers several nodes.
     several = (rows[:, NODES] > 1).any() or (given is not None and not len(rows))
     largest = max(float(rows[:, REPLICAS].max(initial=0)), profile.profiled_replicas)
-    columns = [np.nan] * PARAMETERS + [largest, float(several), *reported_limits(profile), work_left(profile), np.nan]
+    columns = [np.nan] * PARAMETERS + [largest, float(several), *reported_limits(profile), work_left(profile)]
+    columns.append(np.nan if profile.restart_seconds is None else profile.restart_seconds)
     if given is not None and np.shape(given) == (PARAMETERS,) and is_sane(np.asarray(given, dtype=np.float64)):
         columns[:PARAMETERS] = np.asarray(given, dtype=np.float64).tolist()
         return _Report(profile, columns), nothing
@@ -300,7 +299,8 @@ def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | 
     """As `_read_report`, for a job whose application is known. `model`: the one of the prior."""
     plain, rows = _read_report(profile, last)
     columns, nothing = plain.columns, np.zeros((0, 6))
-    columns[RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
+    if profile.restart_seconds is None and prior.restart_seconds is not None:
+        columns[RESTART] = prior.restart_seconds
     is_useful = bool(np.isfinite(model).all()) and is_trusted(prior)
     if profile.grad_sqr is None:
         columns[NOISE] = noise_at(prior, profile.fraction_done)
