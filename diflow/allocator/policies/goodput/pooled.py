@@ -58,10 +58,13 @@ def in_pools(
     """What is known of the job in each pool. `numbers`, `speeds`: of the pools; `models`: of the priors, by version.
 
     Where the job runs does not matter: a plan that stops or moves it would change what the next one knows, and two
-    plans could replace each other for ever. Times without a pool are those of a pool of speed 1."""
+    plans could replace each other for ever. Times without a pool are those of a pool of speed 1. If pools are not
+    distinguished (the only number is UNKNOWN_POOL), all times are the job's own in the one pool."""
     rows = clean(profile.observations)
     # The newest first. The observations may name pools that were removed, or that a user has made up.
     of_row = np.minimum(rows[:, POOL], 2.0**53).astype(np.int64)
+    if _are_one(numbers):
+        of_row[:] = UNKNOWN_POOL
     found: list[int] = list(dict.fromkeys(of_row[::-1].tolist()))
     strange = [number for number in found if number not in numbers][:MOST_STRANGE]
     own = {number: rows[of_row == number] for number in found if number in numbers or number in strange}
@@ -96,9 +99,13 @@ def in_pools(
 
 def _priors(profile: Profile, numbers: Sequence[int]) -> dict[int, Prior]:
     """The records of the application, by the number of the pool."""
-    if profile.priors or profile.prior is None:
+    if profile.prior is None or (profile.priors and not _are_one(numbers)):
         return {number: prior for number, prior in profile.priors.items() if number in numbers}
     return {UNKNOWN_POOL: profile.prior}
+
+
+def _are_one(numbers: Sequence[int]) -> bool:
+    return tuple(numbers) == (UNKNOWN_POOL,)
 
 
 def _pace(own: dict[int, FloatArray], records: dict[int, Prior], models: dict[int, FloatArray]) -> float:
