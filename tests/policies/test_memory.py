@@ -19,7 +19,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput import memory
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.fitting import fit_all
-from diflow.allocator.policies.goodput.pool_table import PoolTables
+from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.remember.priors import prior_of
 from diflow.allocator.run import journal
@@ -131,7 +131,7 @@ def test_a_memory_that_does_not_fit_is_dropped_and_the_job_treated_as_the_first(
     model = fit_all([prior().observations])[0]
     assert memory.inherited(seen.observations, prior(), model) is None
     with_memory, without = (
-        Case(cluster(replace(seen, prior=given), placed=4), PolicySettings(), PoolTables()).table
+        Case(cluster(replace(seen, prior=given), placed=4), PolicySettings(), Tables()).table
         for given in (prior(), None)
     )
     assert np.array_equal(with_memory.goodput, without.goodput)
@@ -147,7 +147,7 @@ def test_a_memory_that_discourages_is_not_believed_before_the_job_has_tried() ->
 
 def test_the_restart_cost_of_the_application_replaces_the_setting() -> None:
     cheap, dear = (
-        Case(cluster(own((1, 1), (1, 2), inherits=given), placed=1), PolicySettings(restart_seconds=30.0), PoolTables())
+        Case(cluster(own((1, 1), (1, 2), inherits=given), placed=1), PolicySettings(restart_seconds=30.0), Tables())
         for given in (None, prior())
     )
     assert np.isnan(cheap.table.restart_seconds).all()
@@ -161,7 +161,7 @@ def test_a_restart_is_a_part_of_the_time_in_which_it_must_pay_off(restart: float
     """The job was changed 600 s ago, so its next change is expected in 600 s: it restarts first, and then works."""
     profile = replace(own((1, 1), (1, 2)), fraction_done=1e-6, work_done=1e6)
     snapshot = cluster(profile, placed=1, now=600.0)
-    case = Case(snapshot, PolicySettings(restart_seconds=restart), PoolTables())
+    case = Case(snapshot, PolicySettings(restart_seconds=restart), Tables())
     usable = case.values.speed[0] > 0
     assert usable.sum() > 1
     assert case.values.penalty[0, usable].tolist() == pytest.approx([works / (works + restart)] * usable.sum())
@@ -178,7 +178,7 @@ def test_a_job_does_not_grow_again_before_it_has_worked_for_as_long_as_its_resta
 
 def left(profile: Profile, *, now: float = 0.0, service: float = 0.0) -> float:
     snapshot = cluster(profile, placed=1, now=now, service=service)
-    case = Case(snapshot, PolicySettings(), PoolTables())
+    case = Case(snapshot, PolicySettings(), Tables())
     return float(case.table.left_seconds[0] * case.table.goodput[0, 0])
 
 
@@ -209,7 +209,7 @@ def test_progress_alone_says_what_is_left_by_what_was_done() -> None:
         left(replace(own((1, 1)), fraction_done=fraction), now=1000.0, service=1000.0) for fraction in (0.5, 0.8)
     )
     assert half == pytest.approx(4 * most)
-    rate = Case(cluster(own((1, 1)), placed=1), PolicySettings(), PoolTables()).table.goodput[0, 0]
+    rate = Case(cluster(own((1, 1)), placed=1), PolicySettings(), Tables()).table.goodput[0, 0]
     assert half == pytest.approx(1000.0 * rate)
     busy = left(replace(own((1, 1), (1, 4)), fraction_done=0.5), now=1000.0, service=1000.0)
     assert busy > 2 * half, "nobody counted its replicas: they are those of its newest observation"

@@ -11,8 +11,8 @@ from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.knapsack import exact_columns
 from diflow.allocator.policies.goodput.optimise import Problem, greedy
-from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.solver import Solver
+from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.settings import PolicySettings
 from tests.policies.generators import snapshots
 
@@ -136,7 +136,7 @@ def test_a_job_that_cannot_be_moved_grows_within_its_queues_quota() -> None:
         held = snapshot.held_by_role()
         capacity = np.maximum(snapshot.capacity(), 0).sum(axis=0)
         quota = np.tile((0.4 * capacity).astype(np.int64), (snapshot.queues, 1))
-        plan = Solver(Case(snapshot, PolicySettings(), PoolTables(), None, quota), "fair+goodput").solve()
+        plan = Solver(Case(snapshot, PolicySettings(), Tables(), None, quota), "fair+goodput").solve()
         after = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)
         more = (after > held) & (held >= snapshot.role_min) & ~snapshot.job_preemptible[snapshot.role_job]
         use = np.zeros_like(quota)

@@ -22,8 +22,8 @@ from diflow.allocator.policies.goodput import pool_choice
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.gangs import MOST_DISTINCT_POOLS
-from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.pooled import MOST_STRANGE, in_pools
+from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.common.names import UNKNOWN_POOL, pool_number
 from tests.policies.profiles import reported
@@ -134,6 +134,26 @@ def test_a_record_without_a_pool_is_that_of_a_pool_of_speed_one() -> None:
     fast, slow = in_pools(Profile(prior=record), NUMBERS, (2.0, 1.0), models)
     assert fast.reach == slow.reach == 8
     assert fast.rows[:, STEP_SECONDS] == pytest.approx(0.5 * slow.rows[:, STEP_SECONDS])
+
+
+@pytest.mark.parametrize("slow", [0, 1], ids=["one pool", "two pools"])
+def test_reports_are_read_by_the_same_rules_with_one_pool_as_with_several(slow: int) -> None:
+    """What a job has measured of itself counts: how long it restarts, and on how many replicas it has run although its
+    model is its own. Without a model nobody knows how long its work takes."""
+    times = np.array(rows(FAST, *SHAPES))
+    told = profile(restart_seconds=50.0, fraction_done=0.5, work_done=100.0)
+    modelled = profile(*rows(FAST, *SHAPES), parameters=fit_all([times])[0], profiled_replicas=2)
+    snapshot = cluster(job("modelled", modelled, most=64), job("told", told), fast=8, slow=slow)
+    table = Case(snapshot, PolicySettings(largest_growth=2.0), Tables()).table
+    assert table.restart_seconds.tolist()[1] == 50.0
+    assert table.replicas[0].max() == 16
+    assert np.isnan(table.left_seconds).tolist() == [True, True]
+
+
+def test_a_gang_over_several_pools_keeps_its_place() -> None:
+    gang = JobView("a", (RoleView("w", {"gpu": 1}, 6, 6, 6),), started_seconds=1_000.0, changed_seconds=1_000.0,
+                   placed={"w": {"fast-0": 4, "slow-0": 2}})  # fmt: skip
+    assert planned(cluster(gang, job("b", both(1.0))))["a"] == {"fast-0": 4, "slow-0": 2}
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
@@ -291,7 +311,7 @@ def test_pools_and_counts_come_within_a_thousandth_of_an_integer_program(
         return found
 
     monkeypatch.setattr(pool_choice, "settle", watched)
-    Case(pooled(busy(40, 16, seed=seed)), PolicySettings(), PoolTables())
+    Case(pooled(busy(40, 16, seed=seed)), PolicySettings(), Tables())
     value, amount, capacity, _ = seen[0]
     assert max(found for *_, found in seen) >= 0.999 * _integer_program(value, amount, capacity)
 

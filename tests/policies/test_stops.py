@@ -16,7 +16,7 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, NodeView, RoleView, build
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.case import Case
-from diflow.allocator.policies.goodput.pool_table import PoolTables
+from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.common.names import UNKNOWN_POOL
 from tests.policies import laws
@@ -80,7 +80,7 @@ def test_two_jobs_do_not_exchange_their_pools_in_each_cycle(policy: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("of", [lives, pool_clusters])
 def test_a_plan_does_not_change_the_values_by_which_the_next_one_is_made(of: object) -> None:
-    ask, tables, settings = load_policy("goodput").optimize, PoolTables(), PolicySettings()
+    ask, tables, settings = load_policy("goodput").optimize, Tables(), PolicySettings()
     found = 0
     for snapshot, plan in islice(of(3, 400, ask), 400):  # type: ignore[operator]
         if not changes(plan):
@@ -91,6 +91,6 @@ def test_a_plan_does_not_change_the_values_by_which_the_next_one_is_made(of: obj
     assert found > 100
 
 
-def _values(snapshot: Snapshot, settings: PolicySettings, tables: PoolTables) -> list[float]:
+def _values(snapshot: Snapshot, settings: PolicySettings, tables: Tables) -> list[float]:
     values = Case(snapshot, settings, tables).values
     return [*values.weight.tolist(), *values.left.tolist()]

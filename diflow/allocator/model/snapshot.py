@@ -63,13 +63,15 @@ class Snapshot:
     | node_foreign | N×R | used by pods that the allocator does not manage and that will stay |
     | node_releasing | N×R | used by pods that are terminating |
     | node_open | N | ready and schedulable |
-    | node_pool | N | index of the node's pool (GPU type); pool_names, pool_speed beside it |
+    | node_pool | N | index of the node's pool (GPU type) |
+    | pool_names, pool_speed | P | of the pools; speeds relative to each other, as an administrator has set them |
     | queue_parent | Q | index of the parent, -1 at the top |
     | queue_weight, queue_guarantee, queue_cap | Q, Q×R, Q×R | |
     | job_queue | J | -1: the named queue does not exist |
     | job_priority, job_preemptible, job_pinned | J | pinned: cannot leave its nodes |
     | job_created_seconds, job_started_seconds, job_changed_seconds | J | -1: never; stopping counts as a change |
     | job_restarts, job_service_seconds | J | moves and replica-seconds so far |
+    | job_profile | J | what the job has reported, and its application's record; None: nothing |
     | role_job, role_request, role_min, role_max, role_desired | G.. | a gang is min..max replicas of each role |
     | role_unit | G or 0 | only multiples of it run; empty: 1 for all |
     | role_class | G | row of class_nodes and class_preference |
@@ -79,6 +81,8 @@ class Snapshot:
     | node_domain | L×N or 0×0 | index of the node's domain at each level, or -1; domain_names (D) beside it |
     | job_required | J or 0 | the level of which one domain must hold the whole job, or -1; empty: no job has one |
     | held_role, held_node, held_count | A | the current allocation, sorted by role, then node |
+
+    Only the policies that optimise goodput choose by `job_profile`, `node_pool`, `pool_names` and `pool_speed`.
     """
 
     now_seconds: float

@@ -30,7 +30,7 @@ from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.gangs import Gangs, gangs_of, view_of
 from diflow.allocator.policies.goodput.model import PARAMETERS, efficiency, step_seconds
-from diflow.allocator.policies.goodput.table import work_left
+from diflow.allocator.policies.goodput.reports import work_left
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import Feasibility, JobReasons, explain_impossible, explain_waiting
 

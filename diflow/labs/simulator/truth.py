@@ -200,13 +200,7 @@ def _application(folder: Path, statistics: Path | None = None, most_local: int |
         raise InvalidError(
             f"{folder}: placements.csv and scalability.csv must vary in nodes, replicas and local_bsz"
         ) from None
-    validation = sorted(
-        (size, _read(path, ("progress", "grad_sqr", "grad_var")))
-        for path in (statistics or folder).glob("validation-*.csv")
-        if (size := untrusted.whole(path.stem.removeprefix("validation-")))
-    )
-    if len(validation) < 2:
-        raise InvalidError(f"{folder} needs validation-B.csv of two batch sizes B at least")
+    validation = _validation(folder, statistics or folder)
     epochs = min(EPOCHS.get(name, 10**9), *(len(rows) for _, rows in validation))
     columns = np.array([rows[:epochs] for _, rows in validation])
     progress = columns[:, :, 0].min(axis=0)
@@ -235,6 +229,18 @@ def _application(folder: Path, statistics: Path | None = None, most_local: int |
         _linear=linear,
         _nearest=NearestNDInterpolator(known[:, :3], known[:, 3:]),
     )
+
+
+def _validation(folder: Path, statistics: Path) -> list[tuple[int, FloatArray]]:
+    """(batch size, its table) of an application, by ascending size."""
+    found = {
+        size: _read(path, ("progress", "grad_sqr", "grad_var"))
+        for path in statistics.glob("validation-*.csv")
+        if (size := untrusted.whole(path.stem.removeprefix("validation-")))
+    }
+    if len(found) < 2:
+        raise InvalidError(f"{folder} needs validation-B.csv of two batch sizes B at least")
+    return sorted(found.items())
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> FloatArray:

@@ -6,6 +6,7 @@ In which order victims are chosen is in `victims.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -102,25 +103,17 @@ class Transactions:
         candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
         # Between queues, and for a growing job, only amounts count, not the number of running jobs.
         running = must_be_worth_it and not state.ledger.holds(job)
-        must_be_worth_it |= self._careful
-        before = state.ledger.held_by([job, *candidates]) if must_be_worth_it else {}
-        # Most searches fail and change nothing.
-        worth = state.cached(("worth", running), lambda: self._worth(running=running)) if must_be_worth_it else None
         lifted = reservation.lift() if is_open else []
-
         found: list[int] | None = None
         # Without this bound most searches on a full cluster would fail after hundreds of steps.
         if reach.fits_on_nodes(want):
             self.searches += 1
             self._candidates += len(candidates)
-            found = evict_for(state.ledger, job, want, candidates, may_take, surplus_only=surplus_only)
-        if (
-            found is not None
-            and worth is not None
-            and (self._worth(running=running).is_below(worth) or not is_accepted())
-        ):
-            state.ledger.return_to(before)
-            found = None
+            search = partial(evict_for, state.ledger, job, want, candidates, may_take, surplus_only=surplus_only)
+            if must_be_worth_it or self._careful:
+                found = self._if_worth_it(search, [job, *candidates], running=running, is_accepted=is_accepted)
+            else:
+                found = search()
         if found is None:
             if lifted:
                 reservation.put_back(lifted)
@@ -135,6 +128,26 @@ class Transactions:
             gives_back = borrowers is not None and borrowers[victim]
             self.given.append(Given(victim, job, Why.GAVE_BACK_RESERVATION if gives_back else why))
         return True
+
+    def _if_worth_it(
+        self,
+        search: Callable[[], list[int] | None],
+        jobs: list[int],
+        *,
+        running: bool,
+        is_accepted: Callable[[], bool],
+    ) -> list[int] | None:
+        """The victims of a search that changes these jobs; None, with nothing changed, if it finds none, or if the
+        measure of the whole falls, or the state is not accepted."""
+        state = self._state
+        before = state.ledger.held_by(jobs)
+        # Most searches fail and change nothing.
+        worth = state.cached(("worth", running), lambda: self._worth(running=running))
+        found = search()
+        if found is not None and (self._worth(running=running).is_below(worth) or not is_accepted()):
+            state.ledger.return_to(before)
+            return None
+        return found
 
     def _worth(self, *, running: bool) -> Worth:
         return self._state.measure.of(self._state.ledger.replicas, running=running)

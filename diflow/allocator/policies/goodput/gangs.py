@@ -1,4 +1,5 @@
-"""What the goodput policy knows of each job beside its reports: its gang, its allocation, and whether it may change."""
+"""What the goodput policy knows beside reports: the pools of nodes, and each job's gang, allocation, and whether it may
+change."""
 
 from __future__ import annotations
 
@@ -11,11 +12,51 @@ from diflow.allocator.model.domains import most_in_one
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import empty_slots
+from diflow.common.names import UNKNOWN_POOL, pool_number
 
 MOST_DISTINCT_POOLS = 16
 """Pools among which a job's is chosen: more than there are types of GPU in a cluster. The table of a job has a row for
 each, so if every node were a pool (another label than that of GPUs), it would outgrow the memory. Above this number
 pools are not distinguished."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pools:
+    """The P pools among which a job's is chosen: their `numbers` and `speeds`, and the pool `of_node` of each node (N).
+
+    If pools are not distinguished, P is 1: every node is of that pool, whose number is UNKNOWN_POOL, and observations
+    count there whatever their pool.
+    """
+
+    numbers: tuple[int, ...]
+    speeds: tuple[float, ...]
+    of_node: IntArray
+
+    @property
+    def count(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for pools of the same numbers and speeds."""
+        return self.numbers, self.speeds
+
+    def sums(self, amount: IntArray) -> IntArray:
+        """The sum of these amounts (N×R) over the nodes of each pool (P×R)."""
+        out: IntArray = (self.of_node == np.arange(self.count)[:, None]).astype(np.int64) @ amount
+        return out
+
+
+def pools_of(snapshot: Snapshot) -> Pools:
+    """The pools of a snapshot, cached in its memo."""
+    s = snapshot
+
+    def find() -> Pools:
+        if not has_pools(s):
+            return Pools((UNKNOWN_POOL,), (1.0,), np.zeros(s.nodes, dtype=np.int64))
+        return Pools(tuple(map(pool_number, s.pool_names)), tuple(s.pool_speed.tolist()), s.node_pool)
+
+    return s.memo.get("goodput pools", (s.pool_names, s.pool_speed, s.node_pool), find)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +83,8 @@ class Gangs:
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """For each job (J): elastic replicas held, on how many nodes, whether it runs, whether it may change, and its pool:
-    where it runs (`present_pool`), and the one that the plan is for (`pool`); -1: none."""
+    where it runs (`present_pool`), and the one that the plan is for (`pool`); -1: none, as for all jobs if pools are
+    not distinguished."""
 
     held: IntArray
     held_nodes: IntArray

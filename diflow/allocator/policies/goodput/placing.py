@@ -13,6 +13,7 @@ from diflow.allocator.model.ledger import Ledger, Placement
 from diflow.allocator.model.plan import Plan, Why
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.optimise import Problem
+from diflow.allocator.policies.goodput.table import column_of
 from diflow.allocator.policies.turns import turn_of, waits_since
 from diflow.allocator.policies.waiting import (
     Explained,
@@ -126,7 +127,7 @@ class Placing:
             return False
         if self._pool[job] < 0:
             return self.ledger.try_gang(job, want) is not None
-        for pool in self._case.pools_of(job):
+        for pool in self._case.pools_for(job):
             for alone in (False, True) if len(want) > 1 else (False,):
                 self._confine(job, pool, elastic_alone=alone)
                 if self.ledger.try_gang(job, want) is not None:
@@ -281,7 +282,7 @@ class Placing:
         """Set the reasons of placed jobs: their speed under the plan and before, and their weight."""
         case, values, view = self._case, self._case.values, self._case.view
         count = self.ledger.replicas[case.gangs.elastic[jobs]]
-        speed = np.where(count > 0, values.speed[jobs, values.column_of(count, jobs)], 0.0)
+        speed = np.where(count > 0, values.speed[jobs, column_of(case.table.replicas[jobs], count)], 0.0)
         why = np.where(
             view.running[jobs],
             np.where((count > 0) & (count >= view.held[jobs]), _GAIN, _SHRUNK),
@@ -305,7 +306,7 @@ class Placing:
     def _confine_to_best(self, job: int) -> None:
         """Confine the job to the pool where most of its minimum fits: the reason is about that. The roles of a job
         may be in several pools, so for one with several it is about all nodes."""
-        pools = self._case.pools_of(job) if self._pool[job] >= 0 else []
+        pools = self._case.pools_for(job) if self._pool[job] >= 0 else []
         if len(self._case.gangs.wants[job]) > 1:
             pools = [-1] if pools else []
         if not pools:

@@ -16,8 +16,8 @@ from diflow.allocator.model.plan import PREEMPT, RESIZE, Plan, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fixed_point import followed, is_no_worse, recounted
 from diflow.allocator.policies.goodput.case import Case
-from diflow.allocator.policies.goodput.pool_table import PoolTables
 from diflow.allocator.policies.goodput.solver import Solver
+from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.limits import as_within_maximums, within_maximums
 from diflow.allocator.policies.settings import PolicySettings
 
@@ -31,7 +31,7 @@ class GoodputPolicy:
     def __init__(self, settings: PolicySettings | None = None, *, name: str = "goodput") -> None:
         self.name = name
         self._settings = settings or PolicySettings()
-        self._tables = PoolTables()
+        self._tables = Tables()
         self._last: Case | None = None
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
@@ -57,7 +57,7 @@ class GoodputPolicy:
         elif case is None or case.snapshot is not snapshot:
             # A plan and its measures use the same snapshot.
             case = self._last = Case(snapshot, self._settings, self._tables)
-        return case.values.total(plan)
+        return case.total(plan)
 
     def within(self, snapshot: Snapshot, quota: IntArray, *, moved: BoolArray) -> Plan:
         """The best plan in which no queue exceeds its quota (Q×R), even if its value is below the current one. `moved`:
@@ -76,7 +76,7 @@ class GoodputPolicy:
         first = solver(snapshot, None)
         case = self._last = first.case
         plan = followed(snapshot, first.solve(), lambda present: solver(present, case).solve())
-        total = case.values.total
+        total = case.total
         if ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             # Each step was worth it in the state before that step; the whole plan must be worth it in the current one.
             if total(plan) < total(first.keep):

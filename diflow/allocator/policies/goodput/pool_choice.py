@@ -1,6 +1,6 @@
-"""Which pool of nodes each job uses in a plan, and what a second of its work is worth on a cluster of several pools.
+"""Which pool of nodes each job uses in a plan.
 
-Both follow from a price for each pool, in multiples of the whole pool: at the clearing prices, what all jobs choose
+It follows from a price for each pool, in multiples of the whole pool: at the clearing prices, what all jobs choose
 together is what the pools have. A job chooses the pool and the number of replicas together, so a fast pool goes to the
 jobs that gain most from it, and the others use the slow ones.
 """
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.policies.goodput.knapsack import exact_columns
 from diflow.allocator.policies.goodput.optimise import Problem, greedy, in_use
-from diflow.allocator.policies.goodput.price import LOWEST, MOST_A_JOB
+from diflow.allocator.policies.goodput.price import ROUNDS, next_price, sums
 
-ROUNDS = 30
-"""Steps in which prices approach the clearing ones: then they change by less than 3 % a step."""
 MOST_WORK = 1500
 """Jobs × configurations up to which the counts are solved exactly, as in `targets.py`."""
 MOST_MOVES = 16
@@ -24,29 +22,6 @@ MOST_OUTSIDE = 4
 """Jobs without a place for which an exchange is looked for at a time, those of the largest value."""
 LEAST_GAIN = 1e-9
 """Of the value of the whole, below which a change is rounding."""
-_NEVER = 1e-30
-
-
-def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """As `price.unit_costs`, with a price for each pool: `speed`, `share`, `usable` are J×P×C, and `share` is a
-    configuration's fraction of its pool."""
-    jobs, pools, width = speed.shape
-    some = usable & (speed > 0)
-    asks: BoolArray = np.any(some, axis=(1, 2))
-    pace = np.where(some, speed, _NEVER).reshape(jobs, pools * width)
-    asked = np.where(asks[:, None, None] & some, share, 0.0).reshape(jobs, pools * width)
-    pool_of = np.repeat(np.arange(pools), width)
-    first = np.arange(jobs) * (pools * width)
-    high = max(MOST_A_JOB * jobs, 2 * LOWEST)
-    price = np.full(pools, np.sqrt(LOWEST * high))
-    for turn in range(ROUNDS):
-        at = ((1.0 + price[pool_of] * asked) / pace).argmin(axis=1)
-        demand = _sums(pool_of[at], asked.take(first + at), pools)
-        price = _next(price, demand, turn)
-        price = np.clip(price * min(1.0, high / price.max()), LOWEST / 10, None)
-    every = (1.0 + price[pool_of] * asked) / pace
-    at = every.argmin(axis=1)
-    return np.where(asks, every.take(first + at), 1.0), np.where(asks, pace.take(first + at), 1.0)
 
 
 def choose(value: FloatArray, share: FloatArray) -> IntArray:
@@ -69,8 +44,8 @@ def choose(value: FloatArray, share: FloatArray) -> IntArray:
         at = (worth - price[pool_of] * part).argmax(axis=1)
         gains = worth.take(first + at) - price[pool_of[at]] * part.take(first + at)
         taken = gains > 0
-        demand = _sums(pool_of[at[taken]], part.take((first + at)[taken]), pools)
-        price = _next(price, demand, turn)
+        demand = sums(pool_of[at[taken]], part.take((first + at)[taken]), pools)
+        price = next_price(price, demand, turn)
     return pool_of[at]
 
 
@@ -159,16 +134,4 @@ def _exchange(
             if gain > best:
                 victim, new = divmod(cheapest, cost.shape[1])
                 best, out = gain, (victim, new - 1, job, there, int(some[0]))
-    return out
-
-
-def _sums(pool: IntArray, share: FloatArray, pools: int) -> FloatArray:
-    """The sum of the shares in each pool."""
-    return np.bincount(pool, weights=share, minlength=pools).astype(np.float64)
-
-
-def _next(price: FloatArray, demand: FloatArray, turn: int) -> FloatArray:
-    """The prices after this demand, in fractions of each pool: higher where more than the whole pool is asked for."""
-    step = 0.8 / (1.0 + turn / 4.0)
-    out: FloatArray = price * np.power(np.clip((demand + 0.05) / 1.05, 0.1, 10.0), step)
     return out

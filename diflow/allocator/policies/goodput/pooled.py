@@ -43,11 +43,13 @@ _NO_ROWS: FloatArray = np.zeros((0, 6))
 @dataclass(frozen=True, slots=True)
 class PoolSeen:
     """What is known of a job in one pool: `rows`, to which its model is fitted. `reach`: the most replicas that were
-    seen, in any pool. `prior`: the record of its application there, or None."""
+    seen, in any pool. `prior`: the record of its application there, or None. `inherits`: whether the job has run there,
+    and the record adds to what it has seen."""
 
     rows: FloatArray
     reach: float
     prior: Prior | None
+    inherits: bool = False
 
 
 def in_pools(
@@ -56,10 +58,13 @@ def in_pools(
     """What is known of the job in each pool. `numbers`, `speeds`: of the pools; `models`: of the priors, by version.
 
     Where the job runs does not matter: a plan that stops or moves it would change what the next one knows, and two
-    plans could replace each other for ever. Times without a pool are those of a pool of speed 1."""
+    plans could replace each other for ever. Times without a pool are those of a pool of speed 1. If pools are not
+    distinguished (the only number is UNKNOWN_POOL), all times are the job's own in the one pool."""
     rows = clean(profile.observations)
     # The newest first. The observations may name pools that were removed, or that a user has made up.
     of_row = np.minimum(rows[:, POOL], 2.0**53).astype(np.int64)
+    if _are_one(numbers):
+        of_row[:] = UNKNOWN_POOL
     found: list[int] = list(dict.fromkeys(of_row[::-1].tolist()))
     strange = [number for number in found if number not in numbers][:MOST_STRANGE]
     own = {number: rows[of_row == number] for number in found if number in numbers or number in strange}
@@ -74,12 +79,13 @@ def in_pools(
     out = []
     for number in numbers:
         mine, record = own.get(number, _NO_ROWS), records.get(number)
-        parts = [mine]
+        parts, inherits = [mine], False
         if record is not None:
             if not len(mine):
                 parts.append(_scaled(record.observations, math.exp(pace)))
             elif (more := inherited(mine, record, models[record.version])) is not None:
                 parts.append(more)
+                inherits = len(more) > 0
         known = mine if len(mine) else parts[-1]
         for other in sorted((n for n in own if n != number), key=lambda n: (-own[n][:, REPLICAS].max(), n)):
             parts.append(_moved(own[other], known, _by_speed(other, number, records, models, speed_of)))
@@ -87,15 +93,19 @@ def in_pools(
             there = _scaled(records[other].observations, math.exp(pace))
             parts.append(_moved(there, known, _by_speed(other, number, records, models, speed_of)))
         made = _without_repeats(parts)
-        out.append(PoolSeen(made, max(reach, float(made[:, REPLICAS].max(initial=0))), record))
+        out.append(PoolSeen(made, max(reach, float(made[:, REPLICAS].max(initial=0))), record, inherits))
     return out
 
 
 def _priors(profile: Profile, numbers: Sequence[int]) -> dict[int, Prior]:
     """The records of the application, by the number of the pool."""
-    if profile.priors or profile.prior is None:
+    if profile.prior is None or (profile.priors and not _are_one(numbers)):
         return {number: prior for number, prior in profile.priors.items() if number in numbers}
     return {UNKNOWN_POOL: profile.prior}
+
+
+def _are_one(numbers: Sequence[int]) -> bool:
+    return tuple(numbers) == (UNKNOWN_POOL,)
 
 
 def _pace(own: dict[int, FloatArray], records: dict[int, Prior], models: dict[int, FloatArray]) -> float:

@@ -1,25 +1,28 @@
-"""The value of a second of a job's work, from the price at which the jobs together demand exactly the whole cluster.
+"""The value of a second of a job's work, from the prices at which the jobs together demand exactly the whole cluster.
 
-Each second that a job is in the system costs 1, and each second of the whole cluster costs `price`. A job that holds
-the fraction c of the cluster and runs s times as fast as in its smallest configuration then pays (1 + price·c)/s per
-unit of work, and takes the configuration where that is least: a small one at a high price, a large one at a low price.
-At the clearing price, demand equals capacity. The cost of a job's unit of work at that price is the value of its work:
-less for a job that scales well, which is cheap to finish, than for one that does not.
+Each second that a job is in the system costs 1, and each second of a whole pool of nodes its price; with one pool, that
+is the whole cluster. A job that holds the fraction c of a pool and runs s times as fast as in its smallest
+configuration then pays (1 + price·c)/s per unit of work, and takes the configuration where that is least: a small one
+at a high price, a large one at a low price. At the clearing price, demand equals capacity. The cost of a job's unit of
+work at that price is the value of its work: less for a job that scales well, which is cheap to finish, than for one
+that does not.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.goodput.table import Table
 from diflow.allocator.policies.settings import PolicySettings
 
 ITERATIONS = 14
-"""Bisections of the range of prices: to within a thousandth."""
+"""Bisections of the range of prices of a single pool: to within a thousandth."""
+ROUNDS = 30
+"""Steps in which the prices of several pools approach the clearing ones: then they change by less than 3 % a step."""
 LOWEST = 1e-2
 MOST_A_JOB = 8.0
 """The highest price per job: with speedups k^p the clearing price is p/(1-p) per job."""
@@ -30,21 +33,6 @@ MOST_PRIORITIES = 32
 """Steps of priority that a weight distinguishes."""
 WIDEST_STEP = 8
 """Most steps between neighbouring priorities, if their range exceeds MOST_PRIORITIES."""
-
-
-def weights(
-    snapshot: Snapshot, settings: PolicySettings, table: Table, speed: FloatArray, amounts: IntArray
-) -> tuple[FloatArray, FloatArray]:
-    """(value of a second of each job's work (J), seconds left in its smallest configuration (J)).
-
-    `speed` (J×C): of each configuration of the table; `amounts` (J×C×R): its resources. The values depend only on what
-    carrying out a plan does not change; otherwise each plan would cause the next.
-    """
-    left = seconds_left(snapshot, table.left_seconds)
-    total = snapshot.capacity()[snapshot.node_open].sum(axis=0)
-    share = (amounts / np.maximum(total, 1)).max(axis=2)
-    cost, pace = unit_costs(speed, share, table.anyway & (snapshot.job_queue >= 0)[:, None])
-    return weighted(snapshot, settings, left, cost, pace), left
 
 
 def weighted(
@@ -66,34 +54,71 @@ def weighted(
     return out
 
 
-def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """(cost of a unit of each job's work (J), speed of its cheapest configuration (J)) at the clearing price.
+def unit_costs(
+    speed: FloatArray, share: FloatArray, usable: BoolArray, *, pools: int = 1
+) -> tuple[FloatArray, FloatArray]:
+    """(cost of a unit of each job's work (J), speed of its cheapest configuration (J)) at the clearing prices.
 
-    `speed`, `share`, `usable`: J×C; `share` is a configuration's fraction of the cluster. A job without a usable
-    configuration has cost 1 and speed 1.
+    `speed`, `share`, `usable`: J×(P·C), the configurations in one pool after those in another; `share` is a
+    configuration's fraction of its pool. A job without a usable configuration has cost 1 and speed 1.
     """
     jobs, width = speed.shape
     some = usable & (speed > 0)
-    pace = np.where(some, speed, _NEVER)
-    first = np.arange(jobs) * width
-    low, high = LOWEST, max(MOST_A_JOB * jobs, 2 * LOWEST)
     asks: BoolArray = np.any(some, axis=1)
-    asking = share * asks[:, None]
-    for _ in range(ITERATIONS):
-        middle = math.sqrt(low * high)
-        if asking.take(first + _cheapest(pace, share, middle)).sum() > 1.0:
-            low = middle
-        else:
-            high = middle
-    at = first + _cheapest(pace, share, high)
-    found = pace.take(at)
-    cost = (1.0 + high * share.take(at)) / found
+    pace, asked = np.where(some, speed, _NEVER), np.where(some, share, 0.0)
+    first, pool_of = np.arange(jobs) * width, np.repeat(np.arange(pools), width // pools)
+
+    def cheapest(price: FloatArray) -> IntArray:
+        out: IntArray = ((1.0 + price[pool_of] * asked) / pace).argmin(axis=1)
+        return out
+
+    def demand(price: FloatArray) -> FloatArray:
+        at = cheapest(price)
+        return sums(pool_of[at], asked.take(first + at), pools)
+
+    high = max(MOST_A_JOB * jobs, 2 * LOWEST)
+    price = _bisected(demand, high) if pools == 1 else _approached(demand, high, pools)
+    at = cheapest(price)
+    found = pace.take(first + at)
+    cost = (1.0 + price[pool_of[at]] * asked.take(first + at)) / found
     return np.where(asks, cost, 1.0), np.where(asks, found, 1.0)
 
 
-def _cheapest(pace: FloatArray, share: FloatArray, price: float) -> IntArray:
-    out: IntArray = ((1.0 + price * share) / pace).argmin(axis=1)
+Demand = Callable[[FloatArray], FloatArray]
+"""The fraction of each pool that is asked for at these prices (P each)."""
+
+
+def _bisected(demand: Demand, high: float) -> FloatArray:
+    """The lowest price of a single pool at which no more is asked for than it has."""
+    low = LOWEST
+    for _ in range(ITERATIONS):
+        middle = math.sqrt(low * high)
+        if demand(np.array([middle]))[0] > 1.0:
+            low = middle
+        else:
+            high = middle
+    return np.array([high])
+
+
+def _approached(demand: Demand, high: float, pools: int) -> FloatArray:
+    """Prices of several pools, each at most `high`, near those at which as much is asked for of each as it has."""
+    price = np.full(pools, np.sqrt(LOWEST * high))
+    for turn in range(ROUNDS):
+        price = next_price(price, demand(price), turn)
+        price = np.clip(price * min(1.0, high / price.max()), LOWEST / 10, None)
+    return price
+
+
+def next_price(price: FloatArray, demand: FloatArray, turn: int) -> FloatArray:
+    """The prices after this demand, in fractions of each pool: higher where more than the whole pool is asked for."""
+    step = 0.8 / (1.0 + turn / 4.0)
+    out: FloatArray = price * np.power(np.clip((demand + 0.05) / 1.05, 0.1, 10.0), step)
     return out
+
+
+def sums(pool: IntArray, share: FloatArray, pools: int) -> FloatArray:
+    """The sum of the shares in each pool (P)."""
+    return np.bincount(pool, weights=share, minlength=pools).astype(np.float64)
 
 
 def seconds_left(snapshot: Snapshot, known: FloatArray) -> FloatArray:

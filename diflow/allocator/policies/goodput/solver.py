@@ -24,7 +24,7 @@ class Solver:
 
     def solve(self) -> Plan:
         """The better of the best plan found and `keep`."""
-        case, free, total = self.case, self.case.view.free_to_move, self.case.values.total
+        case, free, total = self.case, self.case.view.free_to_move, self.case.total
         if not free.any():
             return self.keep
         problem = problem_of(case)
@@ -34,7 +34,7 @@ class Solver:
         plan, kept = self._reach(target, problem), total(self.keep)
         best = max(total(plan), kept)
         if (
-            case.pooled is None
+            case.pools.count == 1
             and best < CLOSE * bound
             and is_tiny(case)
             and (found := searched(case, problem, best)) is not None

@@ -1,4 +1,4 @@
-"""Goodput of every job at every useful configuration, computed once a cycle for all jobs and cached.
+"""Goodput of every job at every useful configuration in every pool, computed once a cycle for all jobs and cached.
 
 A configuration is a number of replicas of the job's elastic role. Inside a node: powers of two and the full node (any
 set of those packs without waste); beyond: whole nodes. The job's minimum and its current count are always included.
@@ -6,50 +6,94 @@ set of those packs without waste); beyond: whole nodes. The job's minimum and it
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import NODES, REPLICAS, Profile, clean, gradient_noise
+from diflow.allocator.model.domains import most_in_one
+from diflow.allocator.model.profile import REPLICAS, clean
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.goodput.fitting import fit_all
-from diflow.allocator.policies.goodput.memory import inherited, is_trusted, noise_at, work_ahead
-from diflow.allocator.policies.goodput.model import ALPHA_C, ALPHA_N, BETA_N, PARAMETERS, Limits, best_batches
+from diflow.allocator.policies.goodput.gangs import Gangs, Pools, View, pools_of
+from diflow.allocator.policies.goodput.memory import work_ahead
+from diflow.allocator.policies.goodput.model import ALPHA_C, ALPHA_N, BETA_N, PARAMETERS, best_batches
+from diflow.allocator.policies.goodput.reports import LEFT, RESTART, SEEN, SPANNED, Reports, limits_of
+from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.waiting import empty_slots
 
 MOST_COLUMNS = 24
 """Configurations of whole nodes per job; for more nodes than this the steps become geometric."""
 UNKNOWN_SPEEDUP = 0.5
 """A job without reports is assumed to run R^0.5 times as fast on R replicas: between no gain and linear gain, so it is
 neither starved nor preferred to jobs with reports."""
+SILENT_PERIODS = 5
+"""Periods after which a running job without reports is assumed never to report."""
+_BLOCK = 4096
+"""Configurations whose goodput is computed at a time: the intermediate arrays stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """`replicas` (J×C), ascending in each row, padded with 0; `goodput` (J×C) in iterations of M0 per second.
+    """The configurations of J jobs in P pools.
 
-    `present` (J): goodput of the current placement. `spread` (J): goodput of the first configuration on several nodes.
-    `left_seconds` (J): time to the job's end at the first configuration, NaN if unknown. `known` (J): whether the job
-    has a model. `anyway` (J×C): configurations that do not depend on the current allocation. `restart_seconds` (J): the
-    restart cost of its application, NaN if it is not known.
+    | field | shape | meaning |
+    |---|---|---|
+    | replicas | J×P×C | ascending, padded with 0 |
+    | goodput | J×P×C | iterations of M0 per second |
+    | anyway | J×P×C | configurations that do not depend on the current allocation |
+    | spread | J×P | goodput of the first configuration on several nodes |
+    | able | J×P | whether the pool holds the job's minimum if it is empty |
+    | per_node | J×P | replicas that fit on one empty node, at least 1 |
+    | confined | J | whether a plan keeps the job in one pool |
+    | base | J | goodput of the smallest configuration in an average pool: speeds are relative to it |
+    | present | J | goodput of the current placement |
+    | left_seconds | J | time to the end at that speed, NaN if unknown |
+    | known | J | whether the job has a model |
+    | restart_seconds | J | restart cost of the job or its application, NaN if unknown |
+
+    Jobs are not confined if there is only one pool. A job that no pool holds is not either: it may be in several, and
+    counts as able to be in the largest.
     """
 
     replicas: IntArray
     goodput: FloatArray
-    present: FloatArray
+    anyway: BoolArray
     spread: FloatArray
+    able: BoolArray
+    per_node: IntArray
+    confined: BoolArray
+    base: FloatArray
+    present: FloatArray
     left_seconds: FloatArray
     known: BoolArray
-    anyway: BoolArray
     restart_seconds: FloatArray
+
+    def of(self, pool: IntArray) -> Table:
+        """The table of each job in one of the pools (J): the arrays lack the axis P."""
+        at = np.arange(len(pool)), pool
+        return replace(
+            self,
+            replicas=self.replicas[at],
+            goodput=self.goodput[at],
+            anyway=self.anyway[at],
+            spread=self.spread[at],
+            able=self.able[at],
+            per_node=self.per_node[at],
+        )
+
+
+def column_of(replicas: IntArray, count: IntArray) -> IntArray:
+    """The largest configuration of each job with at most `count` (J) replicas; 0 if there is none. `replicas`: J×C."""
+    out: IntArray = np.maximum(((replicas <= count[:, None]) & (replicas > 0)).sum(axis=1) - 1, 0)
+    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bounds:
-    """As the arguments of `Tables.make`. `untold` (J): the most replicas of a job without a model."""
+class _Bounds:
+    """Of each job in each pool (J×P): bounds of its replicas, those that fit on one node, those that it holds, and on
+    how many nodes. `untold` (J×1): the most replicas of a job without a model. `able` (J×P), `confined` (J): as in
+    `Table`."""
 
     low: IntArray
     high: IntArray
@@ -57,284 +101,103 @@ class Bounds:
     held: IntArray
     held_nodes: IntArray
     untold: IntArray
+    able: BoolArray
+    confined: BoolArray
 
 
 class Tables:
     """Makes the table of a snapshot; caches values of jobs whose reports and limits did not change."""
 
     def __init__(self) -> None:
-        self._reports: dict[str, _Report] = {}
-        self._priors: dict[int, FloatArray] = {}
-        self._read_from: tuple[object, object] = (None, None)
-        self._data = np.zeros((0, READ_COLUMNS))
-        self._made = _Made((), self._data, *(np.zeros((0, 1), dtype=kind) for kind in (int, bool, float)))
+        self._reports = Reports()
+        self._made: _Made | None = None
 
-    def make(
-        self,
-        snapshot: Snapshot,
-        *,
-        low: IntArray,
-        high: IntArray,
-        desired: IntArray,
-        per_node: IntArray,
-        held: IntArray,
-        held_nodes: IntArray,
-        growth: float,
-        start: int,
-        between_nodes: float,
-        patience_seconds: float,
-    ) -> Table:
-        """The table of all jobs.
-
-        All arrays are J. `low`, `high`: bounds of replicas; `desired`: desired replicas; `per_node`: replicas that fit
-        on one node; `held`, `held_nodes`: current replicas, and on how many nodes. `growth`, `start`,
-        `between_nodes`: as in PolicySettings; `patience_seconds`: a job that runs longer without reports is assumed
-        never to report.
-        """
-        data = self._read(snapshot)
-        # A job assumed never to report may have its desired replicas.
-        started = snapshot.job_started_seconds
-        silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
-        bounds = Bounds(low, high, per_node, held, held_nodes, np.where(silent, desired, np.maximum(low, start)))
-        replicas, anyway, value = self._filled(snapshot.job_names, data, bounds, growth, between_nodes)
-        goodput = value[:, 2:]
-        first, known = goodput[:, 0], np.isfinite(data[:, ALPHA_C])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            left_seconds = np.where(known & (first > 0), self._work_left(snapshot, data, per_node) / first, np.nan)
-        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway, data[:, RESTART])
+    def make(self, snapshot: Snapshot, gangs: Gangs, view: View, settings: PolicySettings) -> Table:
+        """The table of all jobs. `view.pool`: the pool where each job runs, or -1."""
+        pools = pools_of(snapshot)
+        data = self._reports.read(snapshot, pools)
+        bounds = _bounds(snapshot, pools, gangs, view, settings)
+        known = np.isfinite(data[:, :, ALPHA_C])
+        replicas, anyway, value = self._filled(snapshot.job_names, data, bounds, settings)
+        value = np.where(known[:, :, None], value, value * np.array(pools.speeds)[:, None])
+        able = bounds.able
+        goodput = np.where(able[:, :, None], value[:, :, 2:], 0.0)
+        first = goodput[:, :, 0]
+        usable = able & (first > 0)
+        several = usable.sum(axis=1)
+        logs = np.where(usable, np.log(np.where(usable, first, 1.0)), 0.0).sum(axis=1)
+        # Of one pool the mean is exactly its value.
+        base = np.where(several == 1, first.max(axis=1), np.exp(logs / np.maximum(several, 1)))
+        left = [_work_left(snapshot, data[:, p], bounds.per_node[:, p]) for p in range(pools.count)]
+        at = np.arange(snapshot.jobs), np.maximum(view.pool, 0)
+        return Table(
+            replicas=replicas,
+            goodput=goodput,
+            anyway=anyway & able[:, :, None],
+            spread=np.where(able, value[:, :, 1], 0.0),
+            able=able,
+            per_node=bounds.per_node,
+            confined=bounds.confined,
+            base=base,
+            present=value[:, :, 0][at],
+            left_seconds=np.where(known.all(axis=1) & (several > 0), np.mean(left, axis=0) / base, np.nan),
+            known=known[at],
+            restart_seconds=data[:, 0, RESTART],
+        )
 
     def _filled(
-        self, names: tuple[str, ...], data: FloatArray, bounds: Bounds, growth: float, between_nodes: float
+        self, names: tuple[str, ...], data: FloatArray, bounds: _Bounds, settings: PolicySettings
     ) -> tuple[IntArray, BoolArray, FloatArray]:
-        """Configurations and which of them do not depend on the allocation (J×C), and goodput (J×(2 + C)): of the
+        """Configurations and which of them do not depend on the allocation (J×P×C), and goodput (J×P×(2 + C)): of the
         current placement, of the first configuration on several nodes, and of each configuration."""
         low, high, per_node, held = bounds.low, bounds.high, bounds.per_node, bounds.held
-        known: BoolArray = np.isfinite(data[:, ALPHA_C])
-        reach = np.where(known, np.maximum(np.floor(growth * data[:, SEEN]), 1), bounds.untold)
+        known: BoolArray = np.isfinite(data[:, :, ALPHA_C])
+        reach = np.where(known, np.maximum(np.floor(settings.largest_growth * data[:, :, SEEN]), 1), bounds.untold)
         top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
-        reached = np.minimum(high, np.maximum(top, held))
-        replicas, anyway = self._grid(low, top, per_node, held, reached)
+        replicas, anyway = _grid(low, top, per_node, held, np.minimum(high, np.maximum(top, held)))
         # Columns 0 and 1: the current placement, and the smallest configuration on several nodes.
-        count = np.empty((len(held), replicas.shape[1] + 2), dtype=np.int64)
-        count[:, 0], count[:, 1], count[:, 2:] = np.maximum(held, 1), replicas[:, 0], replicas
-        several = count > per_node[:, None]
-        several[:, 0], several[:, 1] = bounds.held_nodes > 1, replicas[:, 0] > 1
-        value = self._values(names, data, known=known, count=count, several=several, between_nodes=between_nodes)
+        count = np.empty((*held.shape, replicas.shape[2] + 2), dtype=np.int64)
+        count[:, :, 0], count[:, :, 1], count[:, :, 2:] = np.maximum(held, 1), replicas[:, :, 0], replicas
+        several = count > per_node[:, :, None]
+        several[:, :, 0], several[:, :, 1] = bounds.held_nodes > 1, replicas[:, :, 0] > 1
+        value = self._values(names, data, count, several, settings.between_nodes)
         if not known.all():
             value[~known] = np.power(count[~known].astype(np.float64), UNKNOWN_SPEEDUP)
-        value[:, 0][held == 0] = 0.0
-        value[:, 2:][replicas == 0] = 0.0
+        value[:, :, 0][held == 0] = 0.0
+        value[:, :, 2:][replicas == 0] = 0.0
         return replicas, anyway, value
 
-    def _read(self, snapshot: Snapshot) -> FloatArray:
-        """What the jobs reported (J×READ_COLUMNS); only new reports are read."""
-        if self._read_from[0] is snapshot.job_profile and self._read_from[1] is snapshot.job_names:
-            return self._data
-        last, self._reports = self._reports, {}
-        unfitted: list[tuple[_Report, FloatArray]] = []
-        models = self._priors = models_of_priors(snapshot.job_profile, self._priors)
-        for name, profile in zip(snapshot.job_names, snapshot.job_profile, strict=True):
-            report = last.get(name)
-            if report is None or report.profile is not profile:
-                if profile is not None and profile.prior is not None:
-                    report, rows = _inherit(profile, profile.prior, models[profile.prior.version], report)
-                else:
-                    report, rows = _read_report(profile, report)
-                if len(rows):
-                    unfitted.append((report, rows))
-            self._reports[name] = report
-        # Not started from an earlier fit: a plan must depend only on the snapshot.
-        for heirs in (False, True):
-            some = [(report, rows) for report, rows in unfitted if (report.inherits is not None) is heirs]
-            for (report, _), found in zip(some, fit_all([rows for _, rows in some], apart=heirs), strict=True):
-                if np.isfinite(found).all():
-                    report.columns[:PARAMETERS] = found.tolist()
-        self._read_from = snapshot.job_profile, snapshot.job_names
-        columns = [self._reports[name].columns for name in snapshot.job_names]
-        self._data = np.array(columns).reshape(snapshot.jobs, READ_COLUMNS)
-        return self._data
-
-    @staticmethod
-    def _work_left(snapshot: Snapshot, data: FloatArray, per_node: IntArray) -> FloatArray:
-        """Work left of each job in iterations of M0 (J); NaN: unknown.
-
-        Of a job that reports a fraction alone it follows from what it has done; of one that reports no progress it is
-        the mean residual life among the earlier jobs of its application. What a job has done is its running time at the
-        speed of the mean number of replicas that it held, which a plan does not change."""
-        left = data[:, LEFT].copy()
-        found: list[tuple[int, FloatArray | None, float]] = []
-        for j in np.flatnonzero(np.isnan(left) & np.isfinite(data[:, ALPHA_C])).tolist():
-            profile = snapshot.job_profile[j]
-            if profile is None:
-                continue
-            works = profile.prior.works if profile.prior is not None and len(profile.prior.works) else None
-            fraction = profile.fraction_done
-            if fraction is not None and 0 < fraction <= 1:
-                found.append((j, None, max(1.0 - fraction, 1e-3) / fraction))
-            elif works is not None:
-                found.append((j, works, 0.0))
-        if not found:
-            return left
-        rows = np.array([j for j, _, _ in found], dtype=np.int64)
-        started = snapshot.job_started_seconds[rows]
-        ran = np.where(started >= 0, np.maximum(snapshot.now_seconds - started, 0.0), 0.0)
-        held = _mean_replicas(snapshot, rows, ran)
-        low = held.astype(np.int64)
-        for begin in range(0, len(rows), 4096):
-            part = slice(begin, begin + 4096)
-            of, counts = data[rows[part]], np.column_stack([low[part], low[part] + 1])
-            good, _, _ = best_batches(of[:, :PARAMETERS], _of(of), counts, counts > per_node[rows[part]][:, None])
-            done = ran[part] * (good[:, 0] + (held[part] - low[part]) * (good[:, 1] - good[:, 0]))
-            for (j, works, rest), amount in zip(found[part], done.tolist(), strict=True):
-                if works is not None:
-                    left[j] = work_ahead(works, amount)
-                elif amount > 0:
-                    left[j] = amount * rest
-        return left
-
     def _values(
-        self,
-        names: tuple[str, ...],
-        data: FloatArray,
-        *,
-        known: BoolArray,
-        count: IntArray,
-        several: BoolArray,
-        between_nodes: float,
+        self, names: tuple[str, ...], data: FloatArray, count: IntArray, several: BoolArray, between_nodes: float
     ) -> FloatArray:
         """Goodput of each known job at each configuration; unchanged values are those of the last call."""
         out = np.zeros(count.shape)
-        todo = known[:, None] & (count > 0)
-        last = self._made.along(names)
-        if last is not None:
-            width = min(count.shape[1], last.count.shape[1])
-            same = (count[:, :width] == last.count[:, :width]) & (several[:, :width] == last.several[:, :width])
-            same &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)[:, None]
-            out[:, :width] = np.where(same, last.value[:, :width], 0.0)
-            todo[:, :width] &= ~same
-        rows, columns = todo.nonzero()
-        for begin in range(0, len(rows), 4096):
-            row, column = rows[begin : begin + 4096], columns[begin : begin + 4096]
-            reports = data[row]
+        todo = np.isfinite(data[:, :, ALPHA_C])[:, :, None] & (count > 0)
+        last = self._made.along(names) if self._made is not None else None
+        if last is not None and last.data.shape == data.shape:
+            width = min(count.shape[2], last.count.shape[2])
+            part = np.s_[:, :, :width]
+            same = (count[part] == last.count[part]) & (several[part] == last.several[part])
+            same &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=2)[:, :, None]
+            out[part] = np.where(same, last.value[part], 0.0)
+            todo[part] &= ~same
+        every = todo.nonzero()
+        for begin in range(0, len(every[0]), _BLOCK):
+            jobs, pools, columns = (index[begin : begin + _BLOCK] for index in every)
+            reports = data[jobs, pools]
             params = reports[:, :PARAMETERS]
             if between_nodes > 1.0:
                 params[:, (ALPHA_N, BETA_N)] *= np.where(reports[:, SPANNED] > 0, 1.0, between_nodes)[:, None]
-            good, _, _ = best_batches(params, _of(reports), count[row, column][:, None], several[row, column][:, None])
-            out[row, column] = good[:, 0]
+            at = jobs, pools, columns
+            good, _, _ = best_batches(params, limits_of(reports), count[at][:, None], several[at][:, None])
+            out[at] = good[:, 0]
         self._made = _Made(names, data, count, several, out.copy())
         return out
-
-    @staticmethod
-    def _grid(*bounds: IntArray) -> tuple[IntArray, BoolArray]:
-        """Configurations of each job (J×C), ascending, padded with 0; which do not depend on the allocation (J×C).
-
-        `bounds` (J each): minimum, maximum, replicas that fit on one node, current replicas, and the larger of maximum
-        and current replicas.
-        """
-        rows = [_configurations(*key) for key in zip(*[bound.tolist() for bound in bounds], strict=True)]
-        lengths = np.array([len(counts) for counts, _ in rows], dtype=np.int64)
-        width = int(lengths.max(initial=1))
-        out, anyway = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width), dtype=np.bool_)
-        if rows:
-            filled = np.arange(width) < lengths[:, None]
-            out[filled] = np.concatenate([counts for counts, _ in rows])
-            anyway[filled] = np.concatenate([mask for _, mask in rows])
-        return out, anyway
-
-
-# Columns of `Tables._read`: the seven parameters (NaN: no model), then these.
-SEEN, SPANNED, INITIAL, LEAST, MOST, LOCAL_LEAST, LOCAL_MOST, ACCUMULATION, NOISE, LEFT, RESTART = range(
-    PARAMETERS, PARAMETERS + 11
-)
-READ_COLUMNS = PARAMETERS + 11
-NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan, np.nan)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Report:
-    """What was read from a profile (READ_COLUMNS), and whether its parameters were fitted here: to its observations
-    alone (`is_fitted`), or also to those that it `inherits`, with this model of the memory, on up to `reach`
-    replicas."""
-
-    profile: Profile | None
-    columns: list[float]
-    is_fitted: bool = False
-    inherits: FloatArray | None = None
-    reach: float = 0.0
-
-
-def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report, FloatArray]:
-    """(the report, the observations to which its parameters have to be fitted: no rows if they are known).
-
-    `last`: the job's last report; its fit is used again for the same observations.
-    """
-    nothing = np.zeros((0, 6))
-    if profile is None:
-        return _Report(profile, list(NO_REPORT)), nothing
-    rows, given = clean(profile.observations), profile.parameters
-    # A model without observations is the job's own, and covers several nodes.
-    several = (rows[:, NODES] > 1).any() or (given is not None and not len(rows))
-    largest = max(float(rows[:, REPLICAS].max(initial=0)), profile.profiled_replicas)
-    columns = [np.nan] * PARAMETERS + [largest, float(several), *reported_limits(profile), work_left(profile), np.nan]
-    if given is not None and np.shape(given) == (PARAMETERS,) and is_sane(np.asarray(given, dtype=np.float64)):
-        columns[:PARAMETERS] = np.asarray(given, dtype=np.float64).tolist()
-        return _Report(profile, columns), nothing
-    before = last.profile if last is not None and last.is_fitted else None
-    if last is not None and before is not None and before.observations_version == profile.observations_version:
-        columns[:PARAMETERS] = last.columns[:PARAMETERS]
-        return _Report(profile, columns, is_fitted=True), nothing
-    return _Report(profile, columns, is_fitted=len(rows) > 0), rows
-
-
-def models_of_priors(profiles: tuple[Profile | None, ...], known: dict[int, FloatArray]) -> dict[int, FloatArray]:
-    """The model of each prior of these profiles, by its version."""
-    priors = {p.prior.version: p.prior for p in profiles if p is not None and p.prior is not None}
-    out = {version: known[version] for version in priors if version in known}
-    new = [prior for version, prior in sorted(priors.items()) if version not in out]
-    for prior, found in zip(new, fit_all([prior.observations for prior in new], apart=True), strict=True):
-        out[prior.version] = found
-    return out
-
-
-def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | None) -> tuple[_Report, FloatArray]:
-    """As `_read_report`, for a job whose application is known. `model`: the one of the prior."""
-    plain, rows = _read_report(profile, last)
-    columns, nothing = plain.columns, np.zeros((0, 6))
-    columns[RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
-    is_useful = bool(np.isfinite(model).all()) and is_trusted(prior)
-    if profile.grad_sqr is None:
-        columns[NOISE] = noise_at(prior, profile.fraction_done)
-    if math.isnan(columns[LEFT]) and profile.fraction_done is not None and len(prior.works):
-        columns[LEFT] = float(np.median(prior.works)) * min(max(1.0 - profile.fraction_done, 1e-3), 1.0)
-    if not is_useful:
-        return plain, rows
-    before = last.profile if last is not None and last.inherits is model else None
-    if last is not None and before is not None and before.observations_version == profile.observations_version:
-        columns[:PARAMETERS] = last.columns[:PARAMETERS]
-        columns[SEEN] = max(columns[SEEN], last.reach)
-        columns[SPANNED] = last.columns[SPANNED]
-        return _Report(profile, columns, inherits=model, reach=last.reach), nothing
-    own = clean(profile.observations)
-    if not len(own):
-        if profile.parameters is None:
-            # It has not run yet: all of this is its predecessors'.
-            columns[:PARAMETERS] = model.tolist()
-            columns[INITIAL : ACCUMULATION + 1] = prior_limits(prior)
-            columns[SEEN] = float(prior.observations[:, REPLICAS].max())
-            columns[SPANNED] = float((prior.observations[:, NODES] > 1).any())
-        return plain, rows
-    more = inherited(own, prior, model)
-    if more is None or not len(more):
-        return plain, rows
-    reach = float(more[:, REPLICAS].max())
-    columns[SEEN] = max(columns[SEEN], reach)
-    columns[SPANNED] = float(columns[SPANNED] > 0 or (more[:, NODES] > 1).any())
-    return _Report(profile, columns, inherits=model, reach=reach), np.concatenate([more, own])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """The values of the last call (J×C), and what they were made from."""
+    """The values of a call (J×P×C), and what they were made from."""
 
     names: tuple[str, ...]
     data: FloatArray
@@ -350,13 +213,79 @@ class _Made:
         back = np.array([rows.get(name, -1) for name in names], dtype=np.int64)
         if not (back >= 0).any():
             return None
-        count = np.where((back >= 0)[:, None], self.count[back], -1)
+        count = np.where((back >= 0)[:, None, None], self.count[back], -1)
         return _Made(names, self.data[back], count, self.several[back], self.value[back])
+
+
+def _bounds(snapshot: Snapshot, pools: Pools, gangs: Gangs, view: View, settings: PolicySettings) -> _Bounds:
+    per_node, total = _slots(snapshot, pools, gangs.elastic)
+    able: BoolArray = total >= gangs.low[:, None]
+    confined: BoolArray = np.any(able, axis=1) & (pools.count > 1)
+    able[~confined, total[~confined].argmax(axis=1)] = True
+    high = np.where(confined[:, None], np.minimum(gangs.high[:, None], total), gangs.high[:, None])
+    here = (view.pool[:, None] == np.arange(pools.count)) | ~confined[:, None]
+    # A job assumed never to report may have its desired replicas.
+    started, patience = snapshot.job_started_seconds, SILENT_PERIODS * settings.period_seconds
+    silent = (started >= 0) & (snapshot.now_seconds - started >= patience)
+    return _Bounds(
+        low=np.broadcast_to(gangs.low[:, None], total.shape),
+        high=np.maximum(high, gangs.low[:, None]),
+        per_node=np.maximum(per_node, 1),
+        held=np.where(here, view.held[:, None], 0),
+        held_nodes=np.where(here, view.held_nodes[:, None], 0),
+        untold=np.where(silent, gangs.desired, np.maximum(gangs.low, settings.largest_start))[:, None],
+        able=able,
+        confined=confined,
+    )
+
+
+def _slots(snapshot: Snapshot, pools: Pools, elastic: IntArray) -> tuple[IntArray, IntArray]:
+    """(replicas of each job's elastic role that one empty node of each pool holds at most, and all of them together, of
+    one domain if the job requires that) (J×P each)."""
+
+    def make() -> tuple[IntArray, IntArray]:
+        shapes = snapshot.facts.shape
+        row: dict[int, int] = {}
+        most: list[list[int]] = []
+        total: list[list[int]] = []
+        for role in elastic.tolist():
+            if shapes[role] not in row:
+                row[shapes[role]] = len(row)
+                fits = np.minimum(empty_slots(snapshot, role), 2**31)
+                there = [np.where(pools.of_node == pool, fits, 0) for pool in range(pools.count)]
+                most.append([int(by_node.max(initial=0)) for by_node in there])
+                level = snapshot.facts.level[shapes[role]]
+                total.append([most_in_one(snapshot, level, by_node) for by_node in there])
+        at = [row[shapes[role]] for role in elastic.tolist()]
+        shape = -1, pools.count
+        return np.array(most, dtype=np.int64).reshape(shape)[at], np.array(total, dtype=np.int64).reshape(shape)[at]
+
+    sources = (snapshot.facts, snapshot.node_allocatable, snapshot.node_foreign, pools)
+    return snapshot.memo.get("pool slots", sources, make)
+
+
+def _grid(*bounds: IntArray) -> tuple[IntArray, BoolArray]:
+    """Configurations of each job in each pool (J×P×C), ascending, padded with 0; which do not depend on the allocation
+    (J×P×C).
+
+    `bounds` (J×P each): minimum, maximum, replicas that fit on one node, current replicas, and the larger of maximum
+    and current replicas.
+    """
+    rows = [_configurations(*key) for key in zip(*[bound.ravel().tolist() for bound in bounds], strict=True)]
+    lengths = np.array([len(counts) for counts, _ in rows], dtype=np.int64)
+    width = int(lengths.max(initial=1))
+    out, anyway = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width), dtype=np.bool_)
+    if rows:
+        filled = np.arange(width) < lengths[:, None]
+        out[filled] = np.concatenate([counts for counts, _ in rows])
+        anyway[filled] = np.concatenate([mask for _, mask in rows])
+    shape = (*bounds[0].shape, width)
+    return out.reshape(shape), anyway.reshape(shape)
 
 
 @lru_cache(maxsize=100_000)
 def _configurations(low: int, top: int, per_node: int, held: int, reach: int) -> tuple[IntArray, BoolArray]:
-    """(configurations of a job, which of them do not depend on its allocation). As the bounds of `Tables._grid`."""
+    """(configurations of a job, which of them do not depend on its allocation). As the bounds of `_grid`."""
     counts = _counts(low, reach, per_node, held)
     return counts, np.isin(counts, _counts(low, top, per_node, 0))
 
@@ -374,23 +303,42 @@ def _counts(low: int, top: int, per_node: int, held: int) -> IntArray:
     return np.array(sorted(found), dtype=np.int64)
 
 
-def is_sane(params: FloatArray) -> bool:
-    return bool(np.isfinite(params).all() and (params >= 0).all() and 1.0 <= params[-1] <= 10.0)
+def _work_left(snapshot: Snapshot, data: FloatArray, per_node: IntArray) -> FloatArray:
+    """Work left of each job in a pool in iterations of M0 (J); NaN: unknown. `data`: J×COLUMNS.
 
-
-def reported_limits(profile: Profile) -> tuple[float, float, float, float, float, float, float]:
-    """Batch limits, whether gradients may be accumulated, and gradient noise, in the order of the columns."""
-    initial, local = max(1, profile.initial_batch), max(1, profile.min_local_batch)
-    found = gradient_noise(profile)
-    return (
-        initial,
-        max(initial, profile.min_batch),
-        max(initial, profile.max_batch, profile.min_batch),
-        local,
-        max(local, profile.max_local_batch),
-        profile.accumulation,
-        found[1] / found[0] if found is not None and found[0] > 0 else np.inf,
-    )
+    Of a job that reports a fraction alone it follows from what it has done; of one that reports no progress it is the
+    mean residual life among the earlier jobs of its application. What a job has done is its running time at the speed
+    of the mean number of replicas that it held, which a plan does not change."""
+    left = data[:, LEFT].copy()
+    found: list[tuple[int, FloatArray | None, float]] = []
+    for j in np.flatnonzero(np.isnan(left) & np.isfinite(data[:, ALPHA_C])).tolist():
+        profile = snapshot.job_profile[j]
+        if profile is None:
+            continue
+        works = profile.prior.works if profile.prior is not None and len(profile.prior.works) else None
+        fraction = profile.fraction_done
+        if fraction is not None and 0 < fraction <= 1:
+            found.append((j, None, max(1.0 - fraction, 1e-3) / fraction))
+        elif works is not None:
+            found.append((j, works, 0.0))
+    if not found:
+        return left
+    rows = np.array([j for j, _, _ in found], dtype=np.int64)
+    started = snapshot.job_started_seconds[rows]
+    ran = np.where(started >= 0, np.maximum(snapshot.now_seconds - started, 0.0), 0.0)
+    held = _mean_replicas(snapshot, rows, ran)
+    low = held.astype(np.int64)
+    for begin in range(0, len(rows), _BLOCK):
+        part = slice(begin, begin + _BLOCK)
+        of, counts = data[rows[part]], np.column_stack([low[part], low[part] + 1])
+        good, _, _ = best_batches(of[:, :PARAMETERS], limits_of(of), counts, counts > per_node[rows[part]][:, None])
+        done = ran[part] * (good[:, 0] + (held[part] - low[part]) * (good[:, 1] - good[:, 0]))
+        for (j, works, rest), amount in zip(found[part], done.tolist(), strict=True):
+            if works is not None:
+                left[j] = work_ahead(works, amount)
+            elif amount > 0:
+                left[j] = amount * rest
+    return left
 
 
 def _mean_replicas(snapshot: Snapshot, rows: IntArray, ran: FloatArray) -> FloatArray:
@@ -404,36 +352,3 @@ def _mean_replicas(snapshot: Snapshot, rows: IntArray, ran: FloatArray) -> Float
         if len(seen):
             held[at] = float(seen[-1])
     return held
-
-
-def prior_limits(prior: Prior) -> tuple[float, float, float, float, float, float]:
-    """Batch limits of a prior, in the order of the columns."""
-    initial, local = max(1, prior.initial_batch), max(1, prior.min_local_batch)
-    return (
-        initial,
-        max(initial, prior.min_batch),
-        max(initial, prior.max_batch, prior.min_batch),
-        local,
-        max(local, prior.max_local_batch),
-        float(prior.accumulation),
-    )
-
-
-def _of(data: FloatArray) -> Limits:
-    return Limits(
-        initial=data[:, INITIAL],
-        least=data[:, LEAST],
-        most=data[:, MOST],
-        local_least=data[:, LOCAL_LEAST],
-        local_most=data[:, LOCAL_MOST],
-        accumulation=data[:, ACCUMULATION] > 0,
-        noise=data[:, NOISE],
-    )
-
-
-def work_left(profile: Profile) -> float:
-    """Work left of the job in iterations of M0; NaN: unknown."""
-    done, work = profile.fraction_done, profile.work_done
-    if done is None or work is None or not (math.isfinite(done) and math.isfinite(work)):
-        return math.nan
-    return work * max(1.0 - done, 1e-3) / done if 0 < done <= 1 and work > 0 else math.nan
