@@ -109,6 +109,12 @@ class PodTemplate(TypedDict):
     spec: PodSpec
 
 
+MONITOR_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+    "limits": {"memory": "256Mi"},
+}
+"""Of the monitor: it reads a file each second. The memory of a checkpoint counts for the container that wrote it."""
+
 read_template: Final = reader(PodTemplate)
 
 

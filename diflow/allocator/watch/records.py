@@ -13,13 +13,11 @@ from itertools import islice
 from typing import Any
 
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
-from diflow.allocator.model.views import PODS
 from diflow.common import keys, quantities
 from diflow.common import limits as limits_
 from diflow.common.memo import MIB, remembered
 from diflow.dijob import memory
-from diflow.dijob.model import MONITOR_RESOURCES
-from diflow.dijob.pods import read_template, work_container
+from diflow.dijob.pods import MONITOR_RESOURCES, read_template, work_container
 from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
 from diflow.dijob.stored import Health, NodeCheck, StoredSpec, StoredTask
@@ -297,7 +295,7 @@ def too_large(read: JobRead) -> str:
         ("tasks", len(read.roles), limits_.MOST_TASKS),
         (
             "different resources",
-            len({name for role in read.roles for name in role.request} - {PODS}),
+            len({name for role in read.roles for name in role.request} - {quantities.PODS}),
             limits_.MOST_RESOURCES,
         ),
         ("host ports", sum(len(role.host_ports) for role in read.roles), limits_.MOST_PORTS),
