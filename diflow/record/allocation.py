@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from diflow.common.jsontext import canonical_json, parsed, reader
 from diflow.common.limits import MOST_REPLICAS
-from diflow.record import untrusted
-from diflow.record.types import LATEST_SECONDS, Moment, Moves, Node, Round
+from diflow.record.types import Moment, Moves, Node, Round
 
 _LONGEST_ASKED: Final = 8192
 
@@ -80,9 +79,3 @@ class Allocation:
 
 
 _read: Final = reader(Allocation)
-
-
-def point_in_time(value: Any) -> float | None:
-    """Seconds since 1970; None if out of range."""
-    number = untrusted.number(value)
-    return number if number is not None and 0 <= number <= LATEST_SECONDS else None

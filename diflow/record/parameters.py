@@ -31,13 +31,13 @@ from diflow.dijob import stored
 from diflow.dijob.memory import MOST_MIB
 from diflow.dijob.stored import StoredJob, StoredSpec
 from diflow.record import chain, untrusted
-from diflow.record.allocation import Allocation, point_in_time
+from diflow.record.allocation import Allocation
 from diflow.record.argo.failures import Rules, rules_of_task
 from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
 from diflow.record.live import Live
 from diflow.record.patches import NOT_ADMITTED, live, merged
-from diflow.record.types import Count, Round
+from diflow.record.types import Count, Moment, Round
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
@@ -225,10 +225,14 @@ def _was_never_admitted(status: Object, given: Pairs) -> bool:
 def _until(places: str, uid: str) -> float:
     """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all, as in a copy of the
     Workflow for which it was written (`argo resubmit`). Up to version 0.2 it has no uid, and holds in copies too."""
-    if len(places) > MOST_WORKFLOW_BYTES or places in ("", NOT_ADMITTED, ADMITTED):
+    if places in ("", NOT_ADMITTED, ADMITTED):
         return 0.0
-    found = untrusted.mapping(places)
-    return point_in_time(found.get("until")) or 0.0 if found.get("uid", uid) == uid else 0.0
+    found = parsed(_read_places, places, {})
+    until = found.get("until")
+    return until if isinstance(until, float) and found.get("uid", uid) == uid else 0.0
+
+
+_read_places: Final = reader(dict[str, Moment | str], most_characters=MOST_WORKFLOW_BYTES)
 
 
 def without_places(workflow: Object) -> list[dict[str, str]] | None:

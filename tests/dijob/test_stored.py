@@ -77,7 +77,8 @@ def test_of_random_jobs_the_stored_form_says_what_the_users_model_says() -> None
     ],
 )
 def test_a_part_and_its_defaults_are_those_of_the_users_model(name: str, value: BaseModel) -> None:
-    made = job(**{name: value}, scheduling="gang")
+    given: Json = {name: value, "scheduling": "gang"}
+    made = job(**given)
     assert plain(getattr(read_job(dijob_annotation(made)).spec, name)) == plain(value)
 
 
