@@ -63,8 +63,8 @@ class Selector(TypedDict, total=False):
 class Preferred(TypedDict, total=False):
     """A preferred term, with its weight."""
 
-    weight: int
-    preference: Term | None
+    weight: Required[int]
+    preference: Required[Term]
 
 
 class NodeAffinity(TypedDict, total=False):
