@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError
+from diflow.common.jsontext import parsed, reader
 from diflow.common.limits import MOST_WORKFLOW_BYTES
 from diflow.common.memo import MIB, remembered
 from diflow.common.predicates import Where
 from diflow.dijob import stored
 from diflow.dijob.stored import NOTHING, StoredJob, StoredSpec
 from diflow.record import chain, parameters, untrusted
-from diflow.record.allocation import Allocation, point_in_time
+from diflow.record.allocation import Allocation
 from diflow.record.argo.failures import Rules, rules_of_task
 from diflow.record.argo.nodes import nodes
 from diflow.record.argo.tree import Tree, read_tree
@@ -35,6 +36,7 @@ from diflow.record.patches import NOT_ADMITTED, STOP, TERMINATE
 from diflow.record.ranges import Asked as Range
 from diflow.record.ranges import asked, elastic
 from diflow.record.status.stage import Stage, has_places, stage_of
+from diflow.record.types import Moment
 
 STOPS: Final = (STOP, TERMINATE)
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
@@ -436,7 +438,11 @@ def _places_until(given: Pairs, uid: str) -> float:
     """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all, as in a copy of the
     Workflow for which it was written (`argo resubmit`). Up to version 0.2 it has no uid, and holds in copies too."""
     places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
-    if len(places) > MOST_WORKFLOW_BYTES or places in ("", NOT_ADMITTED, ADMITTED):
+    if places in ("", NOT_ADMITTED, ADMITTED):
         return 0.0
-    found = untrusted.mapping(places)
-    return point_in_time(found.get("until")) or 0.0 if found.get("uid", uid) == uid else 0.0
+    found = parsed(_read_places, places, {})
+    until = found.get("until")
+    return until if isinstance(until, float) and found.get("uid", uid) == uid else 0.0
+
+
+_read_places: Final = reader(dict[str, Moment | str], most_characters=MOST_WORKFLOW_BYTES)
