@@ -28,8 +28,9 @@ from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
 from diflow.record.identity import Identity
 from diflow.record.live import Live
+from diflow.record.modules import Modules
 from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
-from diflow.record.nodecheck import Record
+from diflow.record.nodecheck import Record, moves
 from diflow.record.parameters import ADMITTED, Asked, Decision, Object, Pairs
 from diflow.record.patches import NOT_ADMITTED, STOP, TERMINATE
 from diflow.record.ranges import Asked as Range
@@ -88,7 +89,7 @@ class Notes:
 
     `decision`: the allocator's last one; `health`: what it found of the replicas; `excluded`: the nodes that are left
     out for the job; `checks`: the results of its node check, of a record for planning. The counts and the `history`
-    before are those of the job's earlier Workflows.
+    before are those of the job's earlier Workflows. `pool`: the number of the pool of its nodes.
     """
 
     allocation: Allocation | None = None
@@ -99,6 +100,7 @@ class Notes:
     restarts_before: int = 0
     rounds_before: int = 0
     history_before: Mapping[str, Any] = field(default_factory=dict)
+    pool: int = names.UNKNOWN_POOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Argo:
     job, and Argo has made nothing of it; with `argo resume` it makes pods without an admission, which have gates.
     `awaits_admission`: such a job is not suspended by its user. `is_hidden`: Argo does not see it until the allocator's
     first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds since 1970; 0:
-    they are not). `tree`: of Argo's nodes, if it was asked for.
+    they are not). `tree`: of Argo's nodes, and `modules`: of a v1alpha1 job, if they were asked for.
     """
 
     created_seconds: float = 0.0
@@ -122,6 +124,7 @@ class Argo:
     is_hidden: bool = False
     places_until: float = 0.0
     tree: Tree = field(default_factory=Tree)
+    modules: Modules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,9 @@ class Needs:
 class Texts:
     """Texts as they are written: `parameters` has all parameters in order, to be written back. `profilings`: what the
     job reports. `check_text`: the results of its node check. `application`: the one that its user names. `ending`: the
-    job's sentence (`messages.py`) if it is being stopped or deleted, of a record for planning."""
+    job's sentence (`messages.py`) if it is being stopped or deleted, of a record for planning. `report`: as
+    `profilings`, valid or not, but None if the server cannot have written it; `report_at`: the place of this parameter
+    among all, None without it."""
 
     parameters: Pairs = ()
     profilings: str = ""
@@ -174,6 +179,8 @@ class Texts:
     description: str = ""
     application: str = ""
     ending: str = ""
+    report: str | None = None
+    report_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +225,22 @@ class JobRecord:
     def has_ended(self) -> bool:
         """The Workflow has ended."""
         return self.argo.phase in ENDED
+
+    @property
+    def is_over(self) -> bool:
+        """The job has ended: this Workflow has, and no other continues it."""
+        return self.has_ended and not self.chain.continued_in
+
+    @property
+    def round(self) -> str:
+        """The current round; "" of a job that cannot be read."""
+        return "" if self.problem else self.live.current
+
+    @property
+    def may_be_checked_again(self) -> bool:
+        """The gang is placed again if its node check finds a node faulty: it was not so as often as it may."""
+        check = self.spec.node_check
+        return check is not None and self.terms.is_gang and moves(self.notes.excluded) < check.max_moves
 
     @property
     def outcome(self) -> str:
@@ -345,7 +368,7 @@ def record_of(workflow: Object) -> JobRecord:
         live,
         _notes(annotations),
         argo,
-        texts=_texts(annotations, given, asked.profilings),
+        texts=_texts(annotations, given, asked.profilings, parameters.report(workflow)),
         problem=problem,
         complaints=asked.complaints,
     )
@@ -392,7 +415,7 @@ def _argo(workflow: Object, given: Pairs) -> tuple[Argo, bool]:
     return found, is_suspended and not awaits
 
 
-def _texts(annotations: Object, given: Pairs, profilings: str) -> Texts:
+def _texts(annotations: Object, given: Pairs, profilings: str, report: tuple[str | None, int | None]) -> Texts:
     named = annotations.get(keys.APPLICATION)
     return Texts(
         given,
@@ -400,6 +423,8 @@ def _texts(annotations: Object, given: Pairs, profilings: str) -> Texts:
         check_text=untrusted.string(annotations.get(keys.NODE_CHECK), most=LONGEST_CHECKS + 1),
         description=untrusted.string(annotations.get(keys.DESCRIPTION), most=LONGEST_DESCRIPTION),
         application=untrusted.string(named) if names.is_application(named) else "",
+        report=report[0],
+        report_at=report[1],
     )
 
 
@@ -411,6 +436,7 @@ def with_tree(found: JobRecord, workflow: Object) -> JobRecord:
 
 
 def _notes(annotations: Object) -> Notes:
+    pool = annotations.get(keys.POOL)
     return Notes(
         allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
         decision=parameters.decision_of(annotations.get(keys.DECISION)),
@@ -419,6 +445,7 @@ def _notes(annotations: Object) -> Notes:
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
         history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE), most_brackets=untrusted.FEW),
+        pool=names.pool_number(pool) if isinstance(pool, str) and len(pool) <= keys.LABEL_LIMIT else names.UNKNOWN_POOL,
     )
 
 

@@ -103,6 +103,17 @@ def parameters(workflow: Object) -> Pairs:
     return tuple((str(p.get("name", "")), _value(p.get("value", ""))) for p in untrusted.mappings(given))
 
 
+def report(workflow: Object) -> tuple[str | None, int | None]:
+    """(what the job reports as its Workflow has it, the place of that parameter among all): None if the server cannot
+    have written it, and if there is none."""
+    given = untrusted.mappings(untrusted.sub(workflow, "spec", "arguments").get("parameters"))
+    for at, item in enumerate(given):
+        if item.get("name") == keys.PARAM_PROFILINGS:
+            value = item.get("value")
+            return value if isinstance(value, str) and len(value) <= LONGEST_PROFILINGS else None, at
+    return None, None
+
+
 def replicas_text(given: Pairs) -> str:
     """The replicas that the user requests, as the parameter's text; "" if there is none."""
     return dict(given).get(keys.PARAM_REPLICAS, "")
