@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 from diflow.common.words import shortened
 
 T = TypeVar("T")
+Other = TypeVar("Other")
 
 MOST_CHARACTERS: Final = 1_048_576
 """Of one text. etcd limits a whole object to 1.5 MiB, so no valid text is longer."""
@@ -56,11 +57,15 @@ def wrong(field: str, why: str) -> ValueError:
     return ValueError(f".{field}: {why}")
 
 
-def reader(kind: type[T], *, most_characters: int = MOST_CHARACTERS) -> Callable[[Any], T]:
+@overload
+def reader(kind: type[T], *, most_characters: int = MOST_CHARACTERS) -> Callable[[Any], T]: ...
+@overload
+def reader(kind: object, *, most_characters: int = MOST_CHARACTERS) -> Callable[[Any], Any]: ...
+def reader(kind: Any, *, most_characters: int = MOST_CHARACTERS) -> Callable[[Any], Any]:
     """A function that decodes a JSON text (or its UTF-8) into this type. It raises NotOfTypeError, and nothing else."""
     decode = msgspec.json.Decoder(kind).decode
 
-    def read(text: Any) -> T:
+    def read(text: Any) -> Any:
         if not isinstance(text, str | bytes):
             raise NotOfTypeError("no text", is_json=False)
         if len(text) > most_characters:
@@ -73,6 +78,14 @@ def reader(kind: type[T], *, most_characters: int = MOST_CHARACTERS) -> Callable
             raise NotOfTypeError(shortened(str(error), _LONGEST_WHY), is_json=False) from None
 
     return read
+
+
+def parsed(read: Callable[[Any], T], text: Any, otherwise: Other) -> T | Other:
+    """What a reader makes of a text; something else if the text is invalid."""
+    try:
+        return read(text)
+    except NotOfTypeError:
+        return otherwise
 
 
 def converter(kind: type[T]) -> Callable[[Any], T]:

@@ -212,13 +212,6 @@ class NodeCheck(_Model):
         return self
 
 
-MONITOR_RESOURCES: dict[str, dict[str, str]] = {
-    "requests": {"cpu": "10m", "memory": "64Mi"},
-    "limits": {"memory": "256Mi"},
-}
-"""Of the monitor: it reads a file each second. The memory of a checkpoint counts for the container that wrote it."""
-
-
 class Monitor(_Model):
     """A container beside the work that reports its steps and what it uses.
 

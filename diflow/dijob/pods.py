@@ -63,8 +63,8 @@ class Selector(TypedDict, total=False):
 class Preferred(TypedDict, total=False):
     """A preferred term, with its weight."""
 
-    weight: int
-    preference: Term | None
+    weight: Required[int]
+    preference: Required[Term]
 
 
 class NodeAffinity(TypedDict, total=False):
@@ -108,6 +108,12 @@ class PodTemplate(TypedDict):
 
     spec: PodSpec
 
+
+MONITOR_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+    "limits": {"memory": "256Mi"},
+}
+"""Of the monitor: it reads a file each second. The memory of a checkpoint counts for the container that wrote it."""
 
 read_template: Final = reader(PodTemplate)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeGuard
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
-from diflow.common.jsontext import canonical_json
-from diflow.common.limits import MOST_MOVES, MOST_REPLICAS
-from diflow.record import untrusted
+from msgspec import Meta
 
-_LATEST: Final = 1e11
-"""Seconds since 1970: the year 5138."""
-_LONGEST_NAME: Final = 253
+from diflow.common.jsontext import canonical_json, parsed, reader
+from diflow.common.limits import MOST_REPLICAS
+from diflow.record.types import Moment, Moves, Node, Round
+
 _LONGEST_ASKED: Final = 8192
 
 
@@ -26,12 +25,12 @@ class Allocation:
     places were taken back, and of all other jobs.
     """
 
-    round: str
-    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    since: float = 0.0
-    first: float = 0.0
-    moves: int = 0
-    asked: str = ""
+    round: Round
+    nodes: Mapping[str, tuple[Node, ...]]
+    since: Moment = 0.0
+    first: Moment = 0.0
+    moves: Moves = 0
+    asked: Annotated[str, Meta(max_length=_LONGEST_ASKED)] = ""
 
     @property
     def is_placed(self) -> bool:
@@ -72,45 +71,11 @@ class Allocation:
         )
 
     @classmethod
-    def parse(cls, given: Any) -> Self | None:
+    def parse(cls, given: Any) -> Allocation | None:
         """Parse the annotation; None if it is missing or invalid. Such a job is placed again, which is safe, as its
         running pods count as usage in any case."""
-        data = untrusted.mapping(given, most_brackets=untrusted.FEW)
-        nodes = data.get("nodes")
-        since, first = point_in_time(data.get("since", 0)), point_in_time(data.get("first", 0))
-        moves = data.get("moves", 0)
-        if (
-            not untrusted.is_round(data.get("round"))
-            or not _is_nodes(nodes)
-            or since is None
-            or first is None
-            or not untrusted.is_count(moves, least=0, most=MOST_MOVES)
-        ):
-            return None
-        return cls(
-            data["round"],
-            {task: tuple(names) for task, names in nodes.items()},
-            since,
-            first,
-            moves,
-            untrusted.string(data.get("asked"), most=_LONGEST_ASKED),
-        )
+        found = parsed(_read, given, None)
+        return found if found is not None and sum(map(len, found.nodes.values())) <= MOST_REPLICAS else None
 
 
-def _is_nodes(nodes: Any) -> TypeGuard[dict[str, list[str]]]:
-    """Whether this maps tasks to lists of node names ("" for none), with at most MOST_REPLICAS names in total."""
-    return (
-        isinstance(nodes, dict)
-        and all(isinstance(names, list) and all(_is_name(name) for name in names) for names in nodes.values())
-        and sum(map(len, nodes.values())) <= MOST_REPLICAS
-    )
-
-
-def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and len(name) <= _LONGEST_NAME
-
-
-def point_in_time(value: Any) -> float | None:
-    """Seconds since 1970; None if out of range."""
-    number = untrusted.number(value)
-    return number if number is not None and 0 <= number <= _LATEST else None
+_read: Final = reader(Allocation)

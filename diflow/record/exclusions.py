@@ -6,14 +6,15 @@ edited one has an effect on its own job only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from diflow.common.jsontext import canonical_json
+from msgspec import Meta, Raw
+
+from diflow.common.jsontext import canonical_json, parsed, reader
 from diflow.common.words import counted
-from diflow.record import untrusted
-from diflow.record.allocation import point_in_time
+from diflow.record.types import Moment, Node
 
 MOST_EXCLUDED: Final = 16
 """Nodes in a job's record. When so many are left out because of the same program, the nodes are not the reason."""
@@ -39,12 +40,12 @@ class Exclusion:
     consequence of, so that none of them has it twice.
     """
 
-    node: str
-    reason: str
-    source: str
-    since: float
-    until: float
-    attempts: tuple[str, ...] = ()
+    node: Annotated[Node, Meta(min_length=1)]
+    reason: Annotated[str, Meta(max_length=_LONGEST_REASON)]
+    source: Annotated[str, Meta(max_length=_LONGEST_SOURCE)]
+    since: Moment
+    until: Moment
+    attempts: tuple[Annotated[str, Meta(max_length=_LONGEST_ATTEMPT)], ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         return {
@@ -120,32 +121,17 @@ class Exclusions:
     @classmethod
     def parse(cls, given: Any) -> Self:
         """Parse the annotation. Invalid entries are dropped; a text in another form has no entries."""
-        if not isinstance(given, str) or not given or len(given) > _LONGEST_TEXT:
-            return cls()
-        try:
-            data = untrusted.load(given, most_brackets=untrusted.FEW)
-        except ValueError:
-            return cls()
-        found = {entry.node: entry for entry in _entries(data)}
+        found = {entry.node: entry for entry in map(_entry, parsed(_read, given, [])) if entry is not None}
         return cls(tuple(found.values())[-MOST_EXCLUDED:])
 
 
-def _entries(data: Any) -> Iterator[Exclusion]:
-    for item in untrusted.mappings(data):
-        node = untrusted.string(item.get("node"), most=_LONGEST_NAME)
-        since, until = point_in_time(item.get("since")), point_in_time(item.get("until"))
-        if not node or since is None or until is None:
-            continue
-        attempts = item.get("attempts")
-        yield Exclusion(
-            node=node,
-            reason=untrusted.string(item.get("reason"), most=_LONGEST_REASON),
-            source=untrusted.string(item.get("source"), most=_LONGEST_SOURCE),
-            since=since,
-            until=min(until, since + LONGEST_SECONDS),  # an edited record must not hold for ever either
-            attempts=tuple(
-                attempt
-                for attempt in (attempts[-MOST_ATTEMPTS:] if isinstance(attempts, list) else [])
-                if isinstance(attempt, str) and len(attempt) <= _LONGEST_ATTEMPT
-            ),
-        )
+_read: Final = reader(list[Raw], most_characters=_LONGEST_TEXT)
+_read_entry: Final = reader(Exclusion)
+
+
+def _entry(item: Raw) -> Exclusion | None:
+    found = parsed(_read_entry, bytes(item), None)
+    if found is None:
+        return None
+    until = min(found.until, found.since + LONGEST_SECONDS)  # an edited record must not hold for ever either
+    return replace(found, until=until, attempts=found.attempts[-MOST_ATTEMPTS:])

@@ -14,19 +14,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from diflow.common.jsontext import canonical_json
+from msgspec import Meta, Struct
+
+from diflow.common.jsontext import canonical_json, parsed, reader
 from diflow.common.limits import MOST_HEALTH_RESTARTS, MOST_REPLICAS, MOST_TASKS
 from diflow.record import untrusted
+from diflow.record.types import LATEST_SECONDS, Round
 
 LONGEST_WHY: Final = 600
 _LONGEST: Final = 65_536
 _MOST_SLOW: Final = 64
 _HIGHEST_FACTOR: Final = 1e6
-_LATEST: Final = 1e11
 _RANGE: Final = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
-_TASK: Final = re.compile(r"[a-z0-9-]{1,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +86,54 @@ class HealthState:
     @classmethod
     def parse(cls, text: Any) -> Self | None:
         """Read the annotation; None if it is missing or invalid."""
-        if not isinstance(text, str) or not text or len(text) > _LONGEST:
+        given = parsed(_read, text, None)
+        if given is None:
             return None
-        given = untrusted.mapping(text, most_brackets=untrusted.FEW)
-        round_, restarts = given.get("round"), given.get("restarts", 0)
-        if not untrusted.is_round(round_) or not untrusted.is_count(restarts, least=0, most=MOST_HEALTH_RESTARTS):
-            return None
-        assert isinstance(round_, str)
         return cls(
-            round=round_,
-            time=untrusted.time(given.get("time")),
-            why=untrusted.string(given.get("why"), most=LONGEST_WHY),
-            silent=numbers(given.get("silent")),
-            stalled=numbers(given.get("stalled")),
-            behind=numbers(given.get("behind")),
-            slow=_slow(given.get("slow")),
-            restarts=restarts,
-            last=untrusted.string(given.get("last"), most=LONGEST_WHY),
-            last_time=untrusted.time(given.get("lastTime")),
-            stop=_stop(given.get("stop")),
-            is_unheard=given.get("unheard") is True,
+            round=given.round,
+            time=untrusted.time(given.time),
+            why=given.why[:LONGEST_WHY],
+            silent=numbers(given.silent),
+            stalled=numbers(given.stalled),
+            behind=numbers(given.behind),
+            slow={int(rank): factor for rank, factor in given.slow.items() if int(rank) < MOST_REPLICAS},
+            restarts=given.restarts,
+            last=given.last[:LONGEST_WHY],
+            last_time=untrusted.time(given.last_time),
+            stop=None if given.stop is None else given.stop.parsed(),
+            is_unheard=given.unheard,
         )
+
+
+class _Stop(Struct, frozen=True):
+    until: Annotated[float, Meta(gt=0, lt=LATEST_SECONDS)]
+    members: Annotated[dict[Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,63}\Z")], str], Meta(max_length=MOST_TASKS)]
+
+    def parsed(self) -> Stop:
+        found = {task: numbers(text) for task, text in self.members.items()}
+        return Stop(self.until, {task: indices for task, indices in found.items() if indices})
+
+
+_Rank = Annotated[str, Meta(pattern=r"^[0-9]{1,4}\Z")]
+_Factor = Annotated[float, Meta(gt=0, le=_HIGHEST_FACTOR)]
+
+
+class _Given(Struct, frozen=True, rename="camel"):
+    round: Round
+    time: str = ""
+    why: str = ""
+    silent: str = ""
+    stalled: str = ""
+    behind: str = ""
+    slow: Annotated[dict[_Rank, _Factor], Meta(max_length=_MOST_SLOW)] = {}
+    restarts: Annotated[int, Meta(ge=0, le=MOST_HEALTH_RESTARTS)] = 0
+    last: str = ""
+    last_time: str = ""
+    stop: _Stop | None = None
+    unheard: bool = False
+
+
+_read: Final = reader(_Given, most_characters=_LONGEST)
 
 
 def ranges(found: Iterable[int]) -> str:
@@ -134,21 +162,3 @@ def numbers(text: Any) -> frozenset[int]:
         out.update(range(low, high + 1))
         last = high
     return frozenset(out)
-
-
-def _slow(given: Any) -> dict[int, float]:
-    out: dict[int, float] = {}
-    for rank, factor in list(given.items())[:_MOST_SLOW] if isinstance(given, dict) else ():
-        number, times = untrusted.whole(rank, digits=6, most=MOST_REPLICAS - 1), untrusted.number(factor)
-        if number is not None and times is not None and 0 < times <= _HIGHEST_FACTOR:
-            out[number] = times
-    return out
-
-
-def _stop(given: Any) -> Stop | None:
-    until = untrusted.number(given.get("until")) if isinstance(given, dict) else None
-    members = given.get("members") if isinstance(given, dict) else None
-    if until is None or not 0 < until < _LATEST or not isinstance(members, dict) or len(members) > MOST_TASKS:
-        return None
-    found = {task: numbers(text) for task, text in members.items() if _TASK.fullmatch(task)}
-    return Stop(until, {task: indices for task, indices in found.items() if indices})

@@ -13,13 +13,11 @@ from typing import Any, Final
 
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError
-from diflow.common.limits import MOST_WORKFLOW_BYTES
-from diflow.common.memo import MIB, remembered
 from diflow.common.predicates import Where
 from diflow.dijob import stored
 from diflow.dijob.stored import NOTHING, StoredJob, StoredSpec
 from diflow.record import chain, parameters, untrusted
-from diflow.record.allocation import Allocation, point_in_time
+from diflow.record.allocation import Allocation
 from diflow.record.argo.failures import Rules, rules_of_task
 from diflow.record.argo.nodes import nodes
 from diflow.record.argo.tree import Tree, read_tree
@@ -31,8 +29,8 @@ from diflow.record.live import Live
 from diflow.record.modules import Modules
 from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
 from diflow.record.nodecheck import Record, moves
-from diflow.record.parameters import ADMITTED, Asked, Decision, Object, Pairs
-from diflow.record.patches import NOT_ADMITTED, STOP, TERMINATE
+from diflow.record.parameters import Asked, Decision, Object, Pairs
+from diflow.record.patches import STOP, TERMINATE
 from diflow.record.ranges import Asked as Range
 from diflow.record.ranges import asked, elastic
 from diflow.record.status.stage import Stage, has_places, stage_of
@@ -338,7 +336,7 @@ def record_of(workflow: Object) -> JobRecord:
     """Read a Workflow. It never raises: errors are in `problem` and `complaints`."""
     metadata = untrusted.sub(workflow, "metadata")
     labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
-    link, given = chain.read(workflow), _alike(parameters.parameters(workflow))
+    link, given = chain.read(workflow), parameters.parameters(workflow)
     job, live, asked, problem = NOTHING, Live(), Asked(), ""
     try:
         parameters.check_bytes(given)
@@ -374,12 +372,6 @@ def record_of(workflow: Object) -> JobRecord:
     )
 
 
-@remembered(most_bytes=4 * MIB, size=lambda pairs: 200 + sum(200 + len(value) for _, value in pairs))
-def _alike(pairs: Pairs) -> Pairs:
-    """One object for all equal parameters: most jobs that wait have the same."""
-    return pairs
-
-
 def _terms(labels: Object, spec: StoredSpec) -> Terms:
     is_read = bool(spec.tasks)
     given = untrusted.string(labels.get(keys.PRIORITY), most=keys.LABEL_LIMIT) or "normal"
@@ -410,7 +402,7 @@ def _argo(workflow: Object, given: Pairs) -> tuple[Argo, bool]:
         awaits_admission=awaits,
         was_never_admitted=is_new,
         is_hidden=untrusted.sub(metadata, "labels").get(keys.INSTANCE) == keys.INSTANCE_VALUE,
-        places_until=_places_until(given, untrusted.string(metadata.get("uid"))),
+        places_until=parameters.places_until(given, untrusted.string(metadata.get("uid"))),
     )
     return found, is_suspended and not awaits
 
@@ -457,13 +449,3 @@ def _requests(annotations: Object) -> Pairs:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _places_until(given: Pairs, uid: str) -> float:
-    """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all, as in a copy of the
-    Workflow for which it was written (`argo resubmit`). Up to version 0.2 it has no uid, and holds in copies too."""
-    places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
-    if len(places) > MOST_WORKFLOW_BYTES or places in ("", NOT_ADMITTED, ADMITTED):
-        return 0.0
-    found = untrusted.mapping(places)
-    return point_in_time(found.get("until")) or 0.0 if found.get("uid", uid) == uid else 0.0

@@ -20,15 +20,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from diflow.common import keys
-from diflow.common.jsontext import canonical_json
+from diflow.common.jsontext import canonical_json, parsed, reader
 from diflow.common.limits import MOST_PORTS, MOST_REPLICAS, MOST_WORKFLOW_BYTES
 from diflow.record import untrusted
 from diflow.record.argo import nodes
 from diflow.record.parameters import MOST_ROUNDS, parameters
 from diflow.record.patches import FIRST_ROUND, live, merged
+from diflow.record.types import Round
 
 Json = dict[str, Any]
 Object = Mapping[str, Any]
@@ -60,7 +63,7 @@ _MOST_NODES: Final = 12_000
 _NODES_OF_ONE: Final = 5
 """Of Argo, for a replica: its part of a fan-out, its DAG, the retries, a pod, and the leaf that makes it count."""
 
-_ID: Final = re.compile(rf"[a-z0-9]{{{ID_LENGTH}}}", re.ASCII)
+_Id = Annotated[str, Meta(pattern=rf"^[a-z0-9]{{{ID_LENGTH}}}\Z")]
 _TAIL: Final = rf"(?P<id>[a-z0-9]{{{ID_LENGTH}}})(?:-[1-9][0-9]{{0,8}})?"
 _REPLICA: Final = re.compile(rf"(?P<module>{'|'.join(ADDED)})-{_TAIL}", re.ASCII)
 _CALLER: Final = re.compile(rf"(?P<job>[a-z0-9-]{{1,63}})-(?:{COORDINATOR}|{AGGREGATOR}-{_TAIL})", re.ASCII)
@@ -71,9 +74,14 @@ class Group:
     """The replicas of one module that one round adds. `resources` are those of each, as text; `each` has for each of
     the ddp learners its `resources`, `ports`, and the texts `world`, `local` and `start`."""
 
-    ids: tuple[str, ...]
+    ids: Annotated[tuple[_Id, ...], Meta(min_length=1, max_length=MOST_REPLICAS)]
     resources: Mapping[str, str] = field(default_factory=dict)
     each: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """There is something for each of the replicas, or for none."""
+        return len(self.each) in (0, len(self.ids)) and all(isinstance(one.get("ports", []), list) for one in self.each)
 
     def ports(self, index: int) -> int:
         """How many ports a ddp learner has beside that of its module."""
@@ -248,56 +256,26 @@ def fits(patch: Object) -> bool:
     return size <= MOST_WORKFLOW_BYTES // 2
 
 
+_read_groups: Final = reader(dict[Round, dict[str, Group]], most_characters=MOST_WORKFLOW_BYTES)
+_read_texts: Final = reader(frozenset[str], most_characters=MOST_WORKFLOW_BYTES)
+
+
 def _groups(text: str) -> dict[str, dict[str, Group]] | None:
     """None if it is not as diflow writes it."""
-    try:
-        given = untrusted.load(text) if len(text) <= MOST_WORKFLOW_BYTES else None
-    except ValueError:
-        given = None
-    if not isinstance(given, dict) or len(given) > MOST_ROUNDS:
+    found = parsed(_read_groups, text, None)
+    if found is None or len(found) > MOST_ROUNDS or FIRST_ROUND in found:
         return None
-    out: dict[str, dict[str, Group]] = {}
-    ids: set[tuple[str, str]] = set()
-    count = 0
-    for name, modules in given.items():
-        if not untrusted.is_round(name) or name == FIRST_ROUND or not isinstance(modules, dict):
-            return None
-        out[name] = {}
-        for module, found in modules.items():
-            group = _group(found)
-            if module not in ADDED or group is None:
-                return None
-            out[name][module] = group
-            ids |= {(module, one) for one in group.ids}
-            count += len(group.ids)
-            if count > MOST_EVER:
-                return None
-    return out if len(ids) == count else None  # an id names one replica
-
-
-def _group(found: Any) -> Group | None:
-    ids = untrusted.sub({"group": found}, "group").get("ids")
-    if not isinstance(ids, list) or not 1 <= len(ids) <= MOST_REPLICAS:
+    groups = [(module, group) for modules in found.values() for module, group in modules.items()]
+    count = sum(len(group.ids) for _, group in groups)
+    if count > MOST_EVER or not all(module in ADDED and group.is_complete for module, group in groups):
         return None
-    if not all(isinstance(one, str) and _ID.fullmatch(one) for one in ids):
-        return None
-    resources, each = found.get("resources", {}), found.get("each", [])
-    if not isinstance(resources, dict) or not all(isinstance(one, str) for one in resources.values()):
-        return None
-    if not isinstance(each, list) or len(each) not in (0, len(ids)):
-        return None
-    if not all(isinstance(one, dict) and isinstance(one.get("ports", []), list) for one in each):
-        return None
-    return Group(tuple(ids), resources, tuple(each))
+    ids = {(module, one) for module, group in groups for one in group.ids}
+    return found if len(ids) == count else None  # an id names one replica
 
 
 def _texts(text: str) -> frozenset[str] | None:
     """The members of a JSON list of text; None for anything else."""
-    try:
-        found = untrusted.load(text) if len(text) <= MOST_WORKFLOW_BYTES else None
-    except ValueError:
-        return None
-    return frozenset(found) if isinstance(found, list) and all(isinstance(one, str) for one in found) else None
+    return parsed(_read_texts, text, None)
 
 
 def _attempts(workflow: Object) -> dict[tuple[str, str, int], tuple[int, str]]:

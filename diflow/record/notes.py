@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Final
 
-from diflow.common.jsontext import canonical_json
-from diflow.common.limits import MOST_REPLICAS
-from diflow.record import untrusted
+from msgspec import Meta, Raw, Struct
+
+from diflow.common.jsontext import canonical_json, parsed, reader
+from diflow.record.types import Count
 
 KEYS_KEPT: Final = 64
 _LONGEST: Final = 65_536  # of the text; what the server writes stays below 8 KiB
 _LONGEST_DIGEST: Final = 64
 
-Range = tuple[int, int]
+Range = tuple[Count, Count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,10 @@ class Noted:
 
     range: Range
     bounds: Range
+
+    def __post_init__(self) -> None:
+        if self.range[0] > self.range[1] or self.bounds[0] > self.bounds[1]:
+            raise ValueError("a minimum above its maximum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,10 @@ class Notes:
     @classmethod
     def read(cls, text: str) -> Notes:
         """Parse the annotation, without invalid entries."""
-        given = untrusted.mapping(text, most_brackets=untrusted.FEW) if len(text) <= _LONGEST else {}
-        done, ranges = given.get("done"), given.get("ranges")
+        given = parsed(_read, text, _Given())
         return cls(
-            {pair[0]: pair[1] for pair in done if _is_done(pair)} if isinstance(done, list) else {},
-            {task: noted for task, item in ranges.items() if (noted := _noted(item))}
-            if isinstance(ranges, dict)
-            else {},
+            dict(pair for item in given.done if (pair := parsed(_read_done, bytes(item), None))),
+            {task: noted for task, item in given.ranges.items() if (noted := parsed(_read_noted, bytes(item), None))},
         )
 
     def range_of(self, task: str, bounds: Range | None) -> Range | None:
@@ -66,22 +68,12 @@ class Notes:
         return canonical_json({"done": list(self.done.items())[-KEYS_KEPT:], "ranges": ranges})
 
 
-def _is_done(pair: Any) -> bool:
-    return (
-        isinstance(pair, list)
-        and len(pair) == 2
-        and all(isinstance(digest, str) and len(digest) <= _LONGEST_DIGEST for digest in pair)
-    )
+class _Given(Struct, frozen=True):
+    done: tuple[Raw, ...] = ()
+    ranges: dict[str, Raw] = {}
 
 
-def _noted(item: Any) -> Noted | None:
-    given = item if isinstance(item, dict) else {}
-    span, bounds = _range(given.get("range")), _range(given.get("bounds"))
-    return Noted(span, bounds) if span and bounds else None
-
-
-def _range(value: Any) -> Range | None:
-    if not isinstance(value, list) or len(value) != 2 or not all(type(number) is int for number in value):
-        return None
-    low, high = value
-    return (low, high) if 1 <= low <= high <= MOST_REPLICAS else None
+_Digest = Annotated[str, Meta(max_length=_LONGEST_DIGEST)]
+_read: Final = reader(_Given, most_characters=_LONGEST)
+_read_done: Final = reader(tuple[_Digest, _Digest])
+_read_noted: Final = reader(Noted)

@@ -16,13 +16,15 @@ tail, and every reader shows that number.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeGuard
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Raw, Struct
 
 from diflow.common import keys
 from diflow.common.errors import InvalidError
+from diflow.common.jsontext import NotOfTypeError, parsed, reader
 from diflow.common.limits import MOST_REPLICAS, MOST_WORKFLOW_BYTES
 from diflow.common.memo import MIB, remembered
 from diflow.dijob import stored
@@ -30,10 +32,10 @@ from diflow.dijob.memory import MOST_MIB
 from diflow.record import untrusted
 from diflow.record.live import Live
 from diflow.record.patches import NOT_ADMITTED, live, merged
+from diflow.record.types import Count, Moment, Round
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
-_Fields = dict[str, Any]
 
 ADMITTED: Final = '{"until":0}'
 """The parameter `places` when it holds for no pod any more."""
@@ -42,14 +44,7 @@ LONGEST_PROFILINGS: Final = 65_536
 MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
 _MOST_RELEASED: Final = 100_000
-# Of opening brackets: `granted` has a mapping for each round; reports have one for each rank, and a list for each row.
-_MOST_OF_LIVE: Final = MOST_ROUNDS + untrusted.FEW
-_MOST_OF_REPORTS: Final = 8_000
-_LIVE: Final = (keys.PARAM_ROUNDS, keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_RELEASED)
 _LONGEST_WHY: Final = 2000
-_INCARNATION: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
-_REPLICA: Final = re.compile(r"([1-9][0-9]{0,8})/([a-z0-9-]{1,63})/([0-9]{1,6})", re.ASCII)
-_RELEASED: Final = re.compile(r"[1-9][0-9]{0,8}/([0-9]{1,9}|[a-z0-9-]{1,63}/[0-9]{1,6}(\.[1-9][0-9]{0,8})?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +84,20 @@ def is_never_admitted(status: Object, given: Pairs) -> bool:
     return not made and dict(given).get(keys.PARAM_PLACES) == NOT_ADMITTED
 
 
+def places_until(given: Pairs, uid: str) -> float:
+    """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all, as in a copy of the
+    Workflow for which it was written (`argo resubmit`). Up to version 0.2 it has no uid, and holds in copies too."""
+    places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
+    if places in ("", NOT_ADMITTED, ADMITTED):
+        return 0.0
+    found = parsed(_read_places, places, {})
+    until = found.get("until")
+    return until if isinstance(until, float) and found.get("uid", uid) == uid else 0.0
+
+
+_read_places: Final = reader(dict[str, Moment | str], most_characters=MOST_WORKFLOW_BYTES)
+
+
 def without_places(workflow: Object) -> list[dict[str, str]] | None:
     """All parameters of a Workflow, with the places of its admission invalid, so that new pods have gates: others may
     have the places by now. None if they are invalid already."""
@@ -100,7 +109,13 @@ def without_places(workflow: Object) -> list[dict[str, str]] | None:
 def parameters(workflow: Object) -> Pairs:
     """All parameters of a Workflow in their order, as (name, value)."""
     given = untrusted.sub(workflow, "spec", "arguments").get("parameters")
-    return tuple((str(p.get("name", "")), _value(p.get("value", ""))) for p in untrusted.mappings(given))
+    return _alike(tuple((str(p.get("name", "")), _value(p.get("value", ""))) for p in untrusted.mappings(given)))
+
+
+@remembered(most_bytes=4 * MIB, size=lambda pairs: sum(200 + len(name) + len(value) for name, value in pairs))
+def _alike(pairs: Pairs) -> Pairs:
+    """One shared object for equal parameters, as most jobs that wait have."""
+    return pairs
 
 
 def report(workflow: Object) -> tuple[str | None, int | None]:
@@ -135,50 +150,86 @@ def live_of(given: Pairs, tasks: tuple[str, ...], *, is_continued: bool) -> Live
     """The parameters that only the allocator writes, of a job with these tasks. `is_continued`: the job goes on in
     another Workflow. Raises InvalidError if they were edited."""
     values = dict(given)
-    names = (*_LIVE, keys.PARAM_INCARNATIONS, keys.PARAM_MEMORY)
+    names = (*_LIVE, keys.PARAM_CURRENT)
     return _read_live((tuple((name, values[name]) for name in names if name in values), tasks, is_continued))
 
 
 @remembered(most_bytes=4 * MIB, size=lambda key: sum(200 + len(value) for _, value in key[0]) + 100 * len(key[1]))
 def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> Live:
-    """As `_live`, from (these parameters, the names of the tasks, whether the job goes on in another Workflow).
+    """As `live_of`, from (these parameters, the names of the tasks, whether the job goes on in another Workflow).
 
     Most jobs have the same few values: those that wait, and those that run as they were submitted.
     """
     given, names, is_continued = key
     values, tasks = dict(given), set(names)
-    rounds = _json(values, keys.PARAM_ROUNDS, list)
+    rounds = _decoded(keys.PARAM_ROUNDS, values.get(keys.PARAM_ROUNDS))
+    if len(set(rounds)) < len(rounds):
+        raise _edited(keys.PARAM_ROUNDS)
     current = values.get(keys.PARAM_CURRENT, "")
-    granted = _json(values, keys.PARAM_GRANTED, dict)
-    released = _json(values, keys.PARAM_RELEASED, list)
-    incarnations = _json(values, keys.PARAM_INCARNATIONS, dict, missing="{}")
-    if (
-        not rounds
-        or len(rounds) > MOST_ROUNDS
-        or not all(untrusted.is_round(name) for name in rounds)
-        or len(set(rounds)) < len(rounds)
-    ):
-        raise _edited(keys.PARAM_ROUNDS, 'a list of numbers such as ["1","2"]')
     if not current and is_continued:
         current = rounds[-1]  # the job has left this Workflow
     if current not in rounds:
         raise _edited(keys.PARAM_CURRENT, f"one of {', '.join(rounds[-5:])}")
+    granted = _decoded(keys.PARAM_GRANTED, values.get(keys.PARAM_GRANTED))
     for counts in granted.values():
-        _check_size(counts.values() if isinstance(counts, dict) else (), what=f"the parameter {keys.PARAM_GRANTED}")
-    if not all(untrusted.is_round(name) and _is_grant(counts, tasks) for name, counts in granted.items()):
-        raise _edited(keys.PARAM_GRANTED, 'replicas of each task by round, such as {"1":{"learner":1}}')
+        _check_size(counts.values(), what=f"the parameter {keys.PARAM_GRANTED}")
+        if not counts.keys() <= tasks:
+            raise _edited(keys.PARAM_GRANTED)
     if granted.get(current, {}).keys() != tasks:
         raise _edited(keys.PARAM_GRANTED, f"replicas of each task of round {current}")
-    if len(released) > _MOST_RELEASED or not all(isinstance(r, str) and _RELEASED.fullmatch(r) for r in released):
-        raise _edited(keys.PARAM_RELEASED, 'a list of texts such as ["1/learner/2"]')
-    if len(incarnations) > _MOST_RELEASED or not all(
-        _is_incarnation(key, suffix, tasks) for key, suffix in incarnations.items()
-    ):
-        raise _edited(keys.PARAM_INCARNATIONS, 'a mapping from members to their suffixes, such as {"1/learner/2":".1"}')
-    memory = _json(values, keys.PARAM_MEMORY, dict, missing="{}")
-    if not all(task in tasks and untrusted.is_count(mib, most=MOST_MIB) for task, mib in memory.items()):
-        raise _edited(keys.PARAM_MEMORY, 'the MiB of tasks of the job, such as {"learner":2048}')
-    return Live(tuple(rounds), current, granted, frozenset(released), incarnations, memory)
+    released = _decoded(keys.PARAM_RELEASED, values.get(keys.PARAM_RELEASED))
+    incarnations = _decoded(keys.PARAM_INCARNATIONS, values.get(keys.PARAM_INCARNATIONS, "{}"))
+    if not {key.split("/")[1] for key in incarnations} <= tasks:
+        raise _edited(keys.PARAM_INCARNATIONS)
+    memory = _decoded(keys.PARAM_MEMORY, values.get(keys.PARAM_MEMORY, "{}"))
+    if not memory.keys() <= tasks:
+        raise _edited(keys.PARAM_MEMORY)
+    return Live(rounds, current, granted, frozenset(released), incarnations, memory)
+
+
+_Released = Annotated[
+    str, Meta(pattern=r"^[1-9][0-9]{0,8}/([0-9]{1,9}|[a-z0-9-]{1,63}/[0-9]{1,6}(\.[1-9][0-9]{0,8})?)\Z")
+]
+_Replica = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,8}/[a-z0-9-]{1,63}/[0-9]{1,6}\Z")]
+_Suffix = Annotated[str, Meta(pattern=r"^(\.[1-9][0-9]{0,8})?\Z")]
+_Mib = Annotated[int, Meta(ge=1, le=MOST_MIB)]
+_LIVE: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
+    keys.PARAM_ROUNDS: (
+        reader(Annotated[tuple[Round, ...], Meta(min_length=1, max_length=MOST_ROUNDS)]),
+        'a list of numbers such as ["1","2"]',
+    ),
+    keys.PARAM_GRANTED: (
+        reader(Annotated[dict[Round, dict[str, Annotated[int, Meta(ge=1)]]], Meta(max_length=MOST_ROUNDS)]),
+        'replicas of each task by round, such as {"1":{"learner":1}}',
+    ),
+    keys.PARAM_RELEASED: (
+        reader(Annotated[tuple[_Released, ...], Meta(max_length=_MOST_RELEASED)]),
+        'a list of texts such as ["1/learner/2"]',
+    ),
+    keys.PARAM_INCARNATIONS: (
+        reader(Annotated[dict[_Replica, _Suffix], Meta(max_length=_MOST_RELEASED)]),
+        'a mapping from members to their suffixes, such as {"1/learner/2":".1"}',
+    ),
+    keys.PARAM_MEMORY: (
+        reader(dict[str, _Mib]),
+        'the MiB of tasks of the job, such as {"learner":2048}',
+    ),
+}
+
+
+def _decoded(name: str, text: str | None) -> Any:
+    """Raises InvalidError."""
+    try:
+        return _LIVE[name][0](text)
+    except NotOfTypeError:
+        raise _edited(name) from None
+
+
+def _edited(name: str, wanted: str = "") -> InvalidError:
+    return InvalidError(
+        f"the parameter {name} is not what diflow wrote: it must be {wanted or _LIVE[name][1]}; put it back, or delete "
+        "the job"
+    )
 
 
 def submitted_replicas(head: Object) -> dict[str, int]:
@@ -199,35 +250,6 @@ def _check_size(numbers: Iterable[Any], *, what: str) -> None:
             f"{what} is not what diflow wrote: it says {shown} replicas, and a job may have {MOST_REPLICAS:,}; "
             "put it back, or delete the job"
         )
-
-
-def _is_grant(counts: Any, tasks: set[str]) -> bool:
-    return (
-        isinstance(counts, dict)
-        and all(task in tasks and _is_count(n) for task, n in counts.items())
-        and sum(counts.values()) <= MOST_REPLICAS
-    )
-
-
-def _is_incarnation(key: str, suffix: Any, tasks: set[str]) -> bool:
-    found = _REPLICA.fullmatch(key)
-    return found is not None and found[2] in tasks and isinstance(suffix, str) and bool(_INCARNATION.fullmatch(suffix))
-
-
-def _json(values: Mapping[str, str], name: str, kind: type, *, missing: str = "") -> Any:
-    try:
-        value = untrusted.load(values.get(name, missing), most_brackets=_MOST_OF_LIVE)
-    except ValueError:
-        value = None
-    if not isinstance(value, kind):
-        raise _edited(name, "JSON as diflow writes it")
-    return value
-
-
-def _edited(name: str, wanted: str) -> InvalidError:
-    return InvalidError(
-        f"the parameter {name} is not what diflow wrote: it must be {wanted}; put it back, or delete the job"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,58 +279,64 @@ def asked_of(given: Pairs, bounds: Any, tasks: tuple[str, ...]) -> Asked:
     return Asked(wanted or {}, ranges or {}, profilings, tuple(complaints))
 
 
+_read_wanted: Final = reader(dict[str, Count])
+
+
 @remembered(most_bytes=4 * MIB, size=lambda key: 300 + len(key[0]) + 100 * len(key[1]))
 def _wanted(key: tuple[str, tuple[str, ...]]) -> dict[str, int] | None:
     """The replicas in (the parameter, the names of the tasks), one object for all equal ones."""
     given, tasks = key
-    try:
-        value = untrusted.load(given, most_brackets=untrusted.FEW) if given else {}
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and (not value or _is_grant(value, set(tasks))) else None
+    value = parsed(_read_wanted, given, None) if given else {}
+    return value if value is not None and value.keys() <= set(tasks) and sum(value.values()) <= MOST_REPLICAS else None
+
+
+class _Bound(Struct, frozen=True):
+    min: Count
+    max: Count
+
+
+_read_bounds: Final = reader(dict[str, _Bound])
 
 
 def _bounds(given: Any, tasks: tuple[str, ...]) -> dict[str, tuple[int, int]] | None:
-    if not given:
-        return {}
-    try:
-        value = untrusted.load(given, most_brackets=untrusted.FEW)
-    except ValueError:
+    value = parsed(_read_bounds, given, None) if given else {}
+    if value is None or not value.keys() <= set(tasks) or any(pair.min > pair.max for pair in value.values()):
         return None
-    if not isinstance(value, dict):
-        return None
-    out: dict[str, tuple[int, int]] = {}
-    for task, pair in value.items():
-        low, high = (untrusted.sub(value, task).get(name) for name in ("min", "max"))
-        if task not in tasks or not isinstance(pair, dict) or not _is_count(low) or not _is_count(high) or low > high:
-            return None
-        out[task] = (low, high)
-    return out
+    return {task: (pair.min, pair.max) for task, pair in value.items()}
 
 
 def _is_report(given: str) -> bool:
     return not given or (len(given) <= LONGEST_PROFILINGS and _is_object(given))
 
 
-@remembered(most_bytes=32 * MIB)
+_read_report: Final = reader(dict[str, Raw], most_characters=LONGEST_PROFILINGS)
+
+
+@remembered(most_bytes=8 * MIB)
 def _is_object(given: str) -> bool:
-    try:
-        return isinstance(untrusted.load(given, most_brackets=_MOST_OF_REPORTS), dict)
-    except ValueError:
-        return False
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return untrusted.is_count(value, most=MOST_REPLICAS)
+    return parsed(_read_report, given, None) is not None
 
 
 def decision_of(given: Any) -> Decision:
     """The decision in the annotation; an empty one if there is none, or if it is not valid."""
-    said = untrusted.mapping(given, most_brackets=untrusted.FEW)
-    why = untrusted.string(said.get("why"), most=_LONGEST_WHY)
-    if not why:
-        return _UNDECIDED
-    return Decision(untrusted.string(said.get("action"), most=40), why, untrusted.time(said.get("time")))
+    return _decision(given) if isinstance(given, str) and given else _UNDECIDED
+
+
+@remembered(most_bytes=4 * MIB, size=lambda text: 200 + len(text))
+def _decision(text: str) -> Decision:
+    """Jobs that wait have few decisions in all."""
+    said = parsed(_read_said, text, _Said())
+    why = said.why[:_LONGEST_WHY]
+    return Decision(said.action[:40], why, untrusted.time(said.time)) if why else _UNDECIDED
+
+
+class _Said(Struct, frozen=True):
+    action: str = ""
+    why: str = ""
+    time: Any = ""
+
+
+_read_said: Final = reader(_Said)
 
 
 def past_phases(history_before: Object) -> Iterator[tuple[str, str, str]]:

@@ -21,11 +21,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
 
 from diflow.common.deadlines import Deadlines
+from diflow.common.jsontext import converter
 from diflow.common.limits import MOST_REPLICAS
-from diflow.record import untrusted
+from diflow.record.types import Round
 
 NAME: Final = "signals"
 """The key of the signals in the parameter `profilings`."""
@@ -162,44 +165,42 @@ def of(profilings: Mapping[str, Any]) -> Signals | None:
 
 def _parsed(given: Any) -> Signals:
     """Raises ValueError."""
-    if not isinstance(given, dict):
-        raise ValueError("no mapping")
-    at, since, round_ = given.get("at"), given.get("since"), given.get("round")
-    if not untrusted.is_count(at, most=_LATEST) or not untrusted.is_count(since, most=at):
+    found = _convert(given)
+    at, heard, moved, work = found.at, found.heard, found.moved, found.work
+    steps = tuple(accumulate(found.steps))
+    if found.since > at or any(time > at for time in (*heard, *moved)):
         raise ValueError("no times")
-    if not untrusted.is_round(round_):
-        raise ValueError("no round")
-    heard, moved = (_counts(given.get(name), least=NEVER, most=at) for name in ("heard", "moved"))
-    steps = tuple(accumulate(_counts(given.get("steps"), least=-_HIGHEST_STEP, most=_HIGHEST_STEP)))
-    work = given.get("work", [])
-    if not isinstance(work, list) or not all(map(_is_work, work[:MOST_REPLICAS])):
-        raise ValueError("no seconds")
     if not len(heard) == len(moved) == len(steps) or len(work) not in (0, len(heard)):
         raise ValueError("different lengths")
     if any(not 0 <= step <= _HIGHEST_STEP for step in steps):
         raise ValueError("no steps")
     return Signals(
-        str(round_),
+        found.round,
         at,
-        since,
+        found.since,
         tuple(_time(at, value) for value in heard),
         tuple(_time(at, value) for value in moved),
         steps,
-        tuple(float(value) for value in work),
+        work,
     )
 
 
-def _counts(given: Any, *, least: int, most: int) -> list[int]:
-    if not isinstance(given, list) or len(given) > MOST_REPLICAS:
-        raise ValueError("no list of so many")
-    if not all(untrusted.is_count(value, least=least, most=most) for value in given):
-        raise ValueError("no counts")
-    return given
+_Before = Annotated[tuple[Annotated[int, Meta(ge=NEVER)], ...], Meta(max_length=MOST_REPLICAS)]
 
 
-def _is_work(value: Any) -> bool:
-    number = untrusted.number(value)
-    return number is not None and 0 <= number < _LONGEST_WORK
+class _Written(Struct, frozen=True):
+    round: Round
+    at: Annotated[int, Meta(ge=1, le=_LATEST)]
+    since: Annotated[int, Meta(ge=1)]
+    heard: _Before
+    moved: _Before
+    steps: Annotated[
+        tuple[Annotated[int, Meta(ge=-_HIGHEST_STEP, le=_HIGHEST_STEP)], ...], Meta(max_length=MOST_REPLICAS)
+    ]
+    work: Annotated[tuple[Annotated[float, Meta(ge=0, lt=_LONGEST_WORK)], ...], Meta(max_length=MOST_REPLICAS)] = ()
+
+
+_convert: Final = converter(_Written)
 
 
 def _sized(values: tuple[int, ...], count: int) -> list[int]:

@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any, Final
 
 from diflow.common import keys
-from diflow.dijob.model import MONITOR_RESOURCES, DIJob, NodeCheck
-from diflow.dijob.pods import work_container
+from diflow.dijob.model import DIJob, NodeCheck
+from diflow.dijob.pods import MONITOR_RESOURCES, work_container
 from diflow.dijob.settings import RenderSettings
 
 Json = dict[str, Any]

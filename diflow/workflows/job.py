@@ -14,18 +14,17 @@ peer. Unless that happens, the pods of the job are the only ones of its Workflow
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, TypeVarTuple, cast
 
+import msgspec
 from hera.workflows import Workflow
 from hera.workflows import models as m
 from pydantic import BaseModel
 
 from diflow.common import keys, limits
 from diflow.common.errors import InvalidError
-from diflow.common.jsontext import canonical_json
 from diflow.dijob.model import CleanPodPolicy, DIJob
 from diflow.dijob.settings import RenderSettings, render_settings
 from diflow.dijob.stored import Priority
@@ -52,7 +51,6 @@ from diflow.workflows.pods import (
 UNCOUNTED_LIMIT = 1000
 UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
 _STEP_RETRIES = 5
-_WITHOUT_REFERENCES = 2  # a version of marshal in which nothing is shared
 _LONGEST_LINE = 65_536
 # In the order of the fields of Argo's template.
 _PLACE_IN_TEMPLATE = {field.alias or name: place for place, (name, field) in enumerate(m.Template.model_fields.items())}
@@ -99,19 +97,15 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
 def checked(workflow: Json) -> Json:
     """A copy of the Workflow, whose parts belong to the job and to other Workflows. Raises InvalidError if it is too
     large."""
-    packed = marshal.dumps(workflow, _WITHOUT_REFERENCES)  # the fastest copy of plain data
-    data: Json = marshal.loads(packed)  # noqa: S302 (written above)
-    # JSON has at most six bytes for one of marshal's: most Workflows are far smaller than the limit.
-    size = len(packed) * 6
-    if size > limits.MOST_WORKFLOW_BYTES:
-        size = len(canonical_json(data).encode())
-    if size > limits.MOST_WORKFLOW_BYTES:
+    packed = msgspec.json.encode(workflow)
+    if len(packed) > limits.MOST_WORKFLOW_BYTES:
         raise InvalidError(
-            f"the Workflow of this job has {size} bytes, at most {limits.MOST_WORKFLOW_BYTES} are allowed, as Argo "
-            "keeps its state beside it: give the job fewer tasks or containers, or move long scripts into the image or "
-            "into a ConfigMap",
+            f"the Workflow of this job has {len(packed)} bytes, at most {limits.MOST_WORKFLOW_BYTES} are allowed, "
+            "as Argo keeps its state beside it: give the job fewer tasks or containers, or move long scripts into the "
+            "image or into a ConfigMap",
             path="spec.tasks",
         )
+    data: Json = msgspec.json.decode(packed)  # the fastest copy of plain data
     return data
 
 

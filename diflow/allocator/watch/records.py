@@ -11,13 +11,11 @@ from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import Any
 
-from diflow.allocator.model.views import PODS
 from diflow.common import keys, limits, quantities
 from diflow.common.memo import MIB, remembered
 from diflow.common.predicates import NODE_NAME, Requirement, Toleration, Where
 from diflow.dijob import memory
-from diflow.dijob.model import MONITOR_RESOURCES
-from diflow.dijob.pods import read_template, work_container
+from diflow.dijob.pods import MONITOR_RESOURCES, read_template, work_container
 from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
 from diflow.dijob.stored import NOTHING, StoredJob, StoredTask
@@ -78,7 +76,7 @@ def too_large(read: JobRecord) -> str:
         ("tasks", len(read.needs.roles), limits.MOST_TASKS),
         (
             "different resources",
-            len({name for role in read.needs.roles for name in role.request} - {PODS}),
+            len({name for role in read.needs.roles for name in role.request} - {quantities.PODS}),
             limits.MOST_RESOURCES,
         ),
         ("host ports", sum(len(role.host_ports) for role in read.needs.roles), limits.MOST_PORTS),

@@ -6,7 +6,6 @@ import json
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from diflow.cli.console import colours, paint, phase_colour
@@ -102,11 +101,11 @@ def _is_since(submitted: str, event: dict[str, Any]) -> bool:
 
 
 def _held(job: Job) -> str:
-    """Why the allocator does not act on the job, or "". Needs the allocator's dependencies."""
+    """Why the allocator does not act on the job, or ""."""
     labels = job.workflow["metadata"].get("labels") or {}
-    if job.status.stage not in _HELD or labels.get(keys.SCHEDULING) != "gang" or find_spec("numpy") is None:
+    if job.status.stage not in _HELD or labels.get(keys.SCHEDULING) != "gang":
         return ""
-    from diflow.allocator.watch.records import planning_record_of  # noqa: PLC0415 (imports numpy)
+    from diflow.allocator.watch.records import planning_record_of  # noqa: PLC0415 (of one command)
 
     return planning_record_of(job.workflow).problem
 

@@ -106,6 +106,8 @@ def read_tree(
     nodes: Sequence[Node], *, is_offloaded: bool = False, rules: Callable[[str], Rules] | None = None
 ) -> Tree:
     """The tree of these nodes. `rules`: those of a task, of a job with a failure policy."""
+    if not nodes:
+        return _WITHOUT_NODES[is_offloaded]
     places = [(node.place, node) for node in nodes if node.place is not None and not is_never_made(node)]
     pods = [(place, node) for place, node in places if place.is_pod and node.type == "Pod"]
     restart_of: dict[str, int] = {}
@@ -144,6 +146,10 @@ def read_tree(
         changed=max(times, default=0.0),
         endings=() if rules is None else _endings(of_last, rules),
     )
+
+
+_WITHOUT_NODES: Final = (Tree(), Tree(is_offloaded=True))
+"""Of thousands of jobs that wait."""
 
 
 def _member(place: NodeName) -> str:
