@@ -34,7 +34,7 @@ _READ_OTHER_METADATA = (
     "diflow/labs/conformance/",
     "diflow/kube/leader_election.py",
     "diflow/dijob/rules/",
-    "workflows/",
+    "diflow/workflows/",
 )
 # These have not been changed to ask a record yet, of a job, a pod or a DIJob. The list must become shorter.
 _STILL_READ_RAW = frozenset({

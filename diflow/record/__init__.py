@@ -2,10 +2,14 @@
 
 Users can edit all of a Workflow, so nothing in it is trusted. The CLI, the allocator, the server and its page read a
 Workflow only through this package: all get the same result, no reader raises, and an invalid Workflow yields one
-sentence about this job (`JobState.problem`).
+sentence about this job (`JobRecord.problem`).
 
     untrusted    parsers for JSON, numbers and times, bounded in bytes, depth and digits
-    parameters   JobState.parse(workflow): requested replicas, granted replicas, annotations
+    identity     which object a record is of
+    job          record_of(workflow): the one record of a job, in groups by who wrote what
+    pod, node    the records of a pod and of a node
+    parameters   the parameters and annotations that a record is made of, and what follows if they are invalid
+    ranges       the replicas that are requested of each task
     allocation   the node of each replica, as the allocator wrote it
     nodes        the nodes of Argo's tree, typed and bounded
     tree         the phase of each replica in this tree, and the job's restarts and reschedules

@@ -13,9 +13,6 @@ from typing import Any, Final
 
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError
-from diflow.common.jsontext import parsed, reader
-from diflow.common.limits import MOST_WORKFLOW_BYTES
-from diflow.common.memo import MIB, remembered
 from diflow.common.predicates import Where
 from diflow.dijob import stored
 from diflow.dijob.stored import NOTHING, StoredJob, StoredSpec
@@ -29,14 +26,14 @@ from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
 from diflow.record.identity import Identity
 from diflow.record.live import Live
+from diflow.record.modules import Modules
 from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
-from diflow.record.nodecheck import Record
-from diflow.record.parameters import ADMITTED, Asked, Decision, Object, Pairs
-from diflow.record.patches import NOT_ADMITTED, STOP, TERMINATE
+from diflow.record.nodecheck import Record, moves
+from diflow.record.parameters import Asked, Decision, Object, Pairs
+from diflow.record.patches import STOP, TERMINATE
 from diflow.record.ranges import Asked as Range
 from diflow.record.ranges import asked, elastic
 from diflow.record.status.stage import Stage, has_places, stage_of
-from diflow.record.types import Moment
 
 STOPS: Final = (STOP, TERMINATE)
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
@@ -90,7 +87,7 @@ class Notes:
 
     `decision`: the allocator's last one; `health`: what it found of the replicas; `excluded`: the nodes that are left
     out for the job; `checks`: the results of its node check, of a record for planning. The counts and the `history`
-    before are those of the job's earlier Workflows.
+    before are those of the job's earlier Workflows. `pool`: the number of the pool of its nodes.
     """
 
     allocation: Allocation | None = None
@@ -101,6 +98,7 @@ class Notes:
     restarts_before: int = 0
     rounds_before: int = 0
     history_before: Mapping[str, Any] = field(default_factory=dict)
+    pool: int = names.UNKNOWN_POOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class Argo:
     job, and Argo has made nothing of it; with `argo resume` it makes pods without an admission, which have gates.
     `awaits_admission`: such a job is not suspended by its user. `is_hidden`: Argo does not see it until the allocator's
     first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds since 1970; 0:
-    they are not). `tree`: of Argo's nodes, if it was asked for.
+    they are not). `tree`: of Argo's nodes, and `modules`: of a v1alpha1 job, if they were asked for.
     """
 
     created_seconds: float = 0.0
@@ -124,6 +122,7 @@ class Argo:
     is_hidden: bool = False
     places_until: float = 0.0
     tree: Tree = field(default_factory=Tree)
+    modules: Modules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,9 @@ class Needs:
 class Texts:
     """Texts as they are written: `parameters` has all parameters in order, to be written back. `profilings`: what the
     job reports. `check_text`: the results of its node check. `application`: the one that its user names. `ending`: the
-    job's sentence (`messages.py`) if it is being stopped or deleted, of a record for planning."""
+    job's sentence (`messages.py`) if it is being stopped or deleted, of a record for planning. `report`: as
+    `profilings`, valid or not, but None if the server cannot have written it; `report_at`: the place of this parameter
+    among all, None without it."""
 
     parameters: Pairs = ()
     profilings: str = ""
@@ -176,6 +177,8 @@ class Texts:
     description: str = ""
     application: str = ""
     ending: str = ""
+    report: str | None = None
+    report_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,22 @@ class JobRecord:
     def has_ended(self) -> bool:
         """The Workflow has ended."""
         return self.argo.phase in ENDED
+
+    @property
+    def is_over(self) -> bool:
+        """The job has ended: this Workflow has, and no other continues it."""
+        return self.has_ended and not self.chain.continued_in
+
+    @property
+    def round(self) -> str:
+        """The current round; "" of a job that cannot be read."""
+        return "" if self.problem else self.live.current
+
+    @property
+    def may_be_checked_again(self) -> bool:
+        """The gang is placed again if its node check finds a node faulty: it was not so as often as it may."""
+        check = self.spec.node_check
+        return check is not None and self.terms.is_gang and moves(self.notes.excluded) < check.max_moves
 
     @property
     def outcome(self) -> str:
@@ -317,7 +336,7 @@ def record_of(workflow: Object) -> JobRecord:
     """Read a Workflow. It never raises: errors are in `problem` and `complaints`."""
     metadata = untrusted.sub(workflow, "metadata")
     labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
-    link, given = chain.read(workflow), _alike(parameters.parameters(workflow))
+    link, given = chain.read(workflow), parameters.parameters(workflow)
     job, live, asked, problem = NOTHING, Live(), Asked(), ""
     try:
         parameters.check_bytes(given)
@@ -347,16 +366,10 @@ def record_of(workflow: Object) -> JobRecord:
         live,
         _notes(annotations),
         argo,
-        texts=_texts(annotations, given, asked.profilings),
+        texts=_texts(annotations, given, asked.profilings, parameters.report(workflow)),
         problem=problem,
         complaints=asked.complaints,
     )
-
-
-@remembered(most_bytes=4 * MIB, size=lambda pairs: 200 + sum(200 + len(value) for _, value in pairs))
-def _alike(pairs: Pairs) -> Pairs:
-    """One object for all equal parameters: most jobs that wait have the same."""
-    return pairs
 
 
 def _terms(labels: Object, spec: StoredSpec) -> Terms:
@@ -389,12 +402,12 @@ def _argo(workflow: Object, given: Pairs) -> tuple[Argo, bool]:
         awaits_admission=awaits,
         was_never_admitted=is_new,
         is_hidden=untrusted.sub(metadata, "labels").get(keys.INSTANCE) == keys.INSTANCE_VALUE,
-        places_until=_places_until(given, untrusted.string(metadata.get("uid"))),
+        places_until=parameters.places_until(given, untrusted.string(metadata.get("uid"))),
     )
     return found, is_suspended and not awaits
 
 
-def _texts(annotations: Object, given: Pairs, profilings: str) -> Texts:
+def _texts(annotations: Object, given: Pairs, profilings: str, report: tuple[str | None, int | None]) -> Texts:
     named = annotations.get(keys.APPLICATION)
     return Texts(
         given,
@@ -402,6 +415,8 @@ def _texts(annotations: Object, given: Pairs, profilings: str) -> Texts:
         check_text=untrusted.string(annotations.get(keys.NODE_CHECK), most=LONGEST_CHECKS + 1),
         description=untrusted.string(annotations.get(keys.DESCRIPTION), most=LONGEST_DESCRIPTION),
         application=untrusted.string(named) if names.is_application(named) else "",
+        report=report[0],
+        report_at=report[1],
     )
 
 
@@ -413,6 +428,7 @@ def with_tree(found: JobRecord, workflow: Object) -> JobRecord:
 
 
 def _notes(annotations: Object) -> Notes:
+    pool = annotations.get(keys.POOL)
     return Notes(
         allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
         decision=parameters.decision_of(annotations.get(keys.DECISION)),
@@ -421,6 +437,7 @@ def _notes(annotations: Object) -> Notes:
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
         history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE), most_brackets=untrusted.FEW),
+        pool=names.pool_number(pool) if isinstance(pool, str) and len(pool) <= keys.LABEL_LIMIT else names.UNKNOWN_POOL,
     )
 
 
@@ -432,17 +449,3 @@ def _requests(annotations: Object) -> Pairs:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _places_until(given: Pairs, uid: str) -> float:
-    """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all, as in a copy of the
-    Workflow for which it was written (`argo resubmit`). Up to version 0.2 it has no uid, and holds in copies too."""
-    places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
-    if places in ("", NOT_ADMITTED, ADMITTED):
-        return 0.0
-    found = parsed(_read_places, places, {})
-    until = found.get("until")
-    return until if isinstance(until, float) and found.get("uid", uid) == uid else 0.0
-
-
-_read_places: Final = reader(dict[str, Moment | str], most_characters=MOST_WORKFLOW_BYTES)

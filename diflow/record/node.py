@@ -33,6 +33,17 @@ class NodeRecord:
         return self.is_schedulable and self.not_ready_since is None
 
     @property
+    def is_ready(self) -> bool:
+        return self.not_ready_since is None
+
+    @property
+    def state(self) -> str:
+        """For people: ready, not ready or cordoned."""
+        if not self.is_ready:
+            return "not ready"
+        return "ready" if self.is_schedulable else "cordoned"
+
+    @property
     def trouble(self) -> str:
         """Why no new pods may go there, for people; "" if they may."""
         if self.is_missing:

@@ -32,11 +32,10 @@ from diflow.dijob.memory import MOST_MIB
 from diflow.record import untrusted
 from diflow.record.live import Live
 from diflow.record.patches import NOT_ADMITTED, live, merged
-from diflow.record.types import Count, Round
+from diflow.record.types import Count, Moment, Round
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
-_Fields = dict[str, Any]
 
 ADMITTED: Final = '{"until":0}'
 """The parameter `places` when it holds for no pod any more."""
@@ -85,6 +84,20 @@ def is_never_admitted(status: Object, given: Pairs) -> bool:
     return not made and dict(given).get(keys.PARAM_PLACES) == NOT_ADMITTED
 
 
+def places_until(given: Pairs, uid: str) -> float:
+    """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all, as in a copy of the
+    Workflow for which it was written (`argo resubmit`). Up to version 0.2 it has no uid, and holds in copies too."""
+    places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
+    if places in ("", NOT_ADMITTED, ADMITTED):
+        return 0.0
+    found = parsed(_read_places, places, {})
+    until = found.get("until")
+    return until if isinstance(until, float) and found.get("uid", uid) == uid else 0.0
+
+
+_read_places: Final = reader(dict[str, Moment | str], most_characters=MOST_WORKFLOW_BYTES)
+
+
 def without_places(workflow: Object) -> list[dict[str, str]] | None:
     """All parameters of a Workflow, with the places of its admission invalid, so that new pods have gates: others may
     have the places by now. None if they are invalid already."""
@@ -103,6 +116,17 @@ def parameters(workflow: Object) -> Pairs:
 def _alike(pairs: Pairs) -> Pairs:
     """One shared object for equal parameters, as most jobs that wait have."""
     return pairs
+
+
+def report(workflow: Object) -> tuple[str | None, int | None]:
+    """(what the job reports as its Workflow has it, the place of that parameter among all): None if the server cannot
+    have written it, and if there is none."""
+    given = untrusted.mappings(untrusted.sub(workflow, "spec", "arguments").get("parameters"))
+    for at, item in enumerate(given):
+        if item.get("name") == keys.PARAM_PROFILINGS:
+            value = item.get("value")
+            return value if isinstance(value, str) and len(value) <= LONGEST_PROFILINGS else None, at
+    return None, None
 
 
 def replicas_text(given: Pairs) -> str:
@@ -132,7 +156,7 @@ def live_of(given: Pairs, tasks: tuple[str, ...], *, is_continued: bool) -> Live
 
 @remembered(most_bytes=4 * MIB, size=lambda key: sum(200 + len(value) for _, value in key[0]) + 100 * len(key[1]))
 def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> Live:
-    """As `_live`, from (these parameters, the names of the tasks, whether the job goes on in another Workflow).
+    """As `live_of`, from (these parameters, the names of the tasks, whether the job goes on in another Workflow).
 
     Most jobs have the same few values: those that wait, and those that run as they were submitted.
     """
@@ -263,7 +287,7 @@ def _wanted(key: tuple[str, tuple[str, ...]]) -> dict[str, int] | None:
     """The replicas in (the parameter, the names of the tasks), one object for all equal ones."""
     given, tasks = key
     value = parsed(_read_wanted, given, None) if given else {}
-    return value if value is not None and value.keys() <= {*tasks} and sum(value.values()) <= MOST_REPLICAS else None
+    return value if value is not None and value.keys() <= set(tasks) and sum(value.values()) <= MOST_REPLICAS else None
 
 
 class _Bound(Struct, frozen=True):
@@ -276,7 +300,7 @@ _read_bounds: Final = reader(dict[str, _Bound])
 
 def _bounds(given: Any, tasks: tuple[str, ...]) -> dict[str, tuple[int, int]] | None:
     value = parsed(_read_bounds, given, None) if given else {}
-    if value is None or not value.keys() <= {*tasks} or any(pair.min > pair.max for pair in value.values()):
+    if value is None or not value.keys() <= set(tasks) or any(pair.min > pair.max for pair in value.values()):
         return None
     return {task: (pair.min, pair.max) for task, pair in value.items()}
 

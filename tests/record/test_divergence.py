@@ -43,8 +43,8 @@ NO_ROOM = "waits for capacity: its gang needs 2 replicas at once and 0 fit now"
 SUSPENDED = "suspended (`diflow resume train` resumes it)"
 TOO_LATE = "it was not admitted within 60 s of its submission"
 BROKEN = (
-    "held: the parameter rounds is not what diflow wrote: it must be JSON as diflow writes it; put it back, or delete "
-    "the job"
+    'held: the parameter rounds is not what diflow wrote: it must be a list of numbers such as ["1","2"]; put it back, '
+    "or delete the job"
 )
 BROKEN_DIJOB = "held: the annotation diflow/dijob is not a valid job any more: must be a mapping, not a list"
 OUTSIDE = ("waiting", "held", "suspended")

@@ -18,7 +18,7 @@ from diflow.record import chain
 from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import LONGEST_PROFILINGS
 from diflow.record.status.status import derive, derive_ended
-from diflow.server.api.reading import read_workflow as servers
+from diflow.server.api.reading import served_record_of as servers
 from diflow.server.page.facts import trim_workflow as pages
 from diflow.workflows.successor import successor
 from tests.record.hostile import workflow, workflows
@@ -53,7 +53,7 @@ def test_no_reader_raises_and_all_agree_whether_a_job_can_be_read(body: dict[str
 
 def check_that_all_see_the_same(body: dict[str, Any], state: JobRecord, allocator: JobRecord) -> None:
     server, page, shown = servers(body), pages(body), derive(body)
-    assert state.live.running("worker") == server.counts["worker"]
+    assert state.live.running("worker") == server.running["worker"]
     assert 1 <= state.live.granted[state.live.current]["worker"] <= 2000
     if page is not None and page.tasks:
         assert (page.restarts, page.reschedules) == (shown.restarts, shown.reschedules)
@@ -117,14 +117,14 @@ def test_a_replica_that_is_granted_and_released_does_not_run_for_any_reader() ->
     page = pages(body)
     assert page is not None
     assert record_of(body).live.running("worker") == 1
-    assert (servers(body).counts, allocators(body).live.running("worker")) == ({"worker": 1}, 1)
+    assert (servers(body).running, allocators(body).live.running("worker")) == ({"worker": 1}, 1)
     assert (page.tasks[0].granted, derive(body).replicas) == (1, 1)
 
 
 def test_a_replica_that_is_released_before_the_tail_runs_for_every_reader() -> None:
     body = edited(granted='{"1":{"worker":3}}', released='["1/worker/0"]')
     assert record_of(body).live.running("worker") == 3
-    assert (servers(body).counts, allocators(body).live.running("worker")) == ({"worker": 3}, 3)
+    assert (servers(body).running, allocators(body).live.running("worker")) == ({"worker": 3}, 3)
     assert derive(body).replicas == 3
 
 

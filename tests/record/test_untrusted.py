@@ -107,5 +107,5 @@ def _longest_decoded(body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> i
     monkeypatch.setattr(untrusted, "_DECODER", Decoder())
     body["metadata"] |= {"namespace": "default", "uid": "u", "resourceVersion": "1"}
     records.planning_record_of(body)
-    reading.read_workflow(body)
+    reading.served_record_of(body)
     return max(seen)

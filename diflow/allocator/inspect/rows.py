@@ -228,15 +228,10 @@ def node_rows(seen: Seen) -> list[NodeRow]:
     out = []
     for name in sorted(seen.state.nodes):
         node = seen.state.nodes[name]
-        state = "ready"
-        if node.not_ready_since is not None:
-            state = "not ready"
-        elif not node.is_schedulable:
-            state = "cordoned"
         out.append(
             NodeRow(
                 name,
-                state,
+                node.state,
                 {r: float(v) for r, v in node.allocatable.items()},
                 {r: float(v) for r, v in taken[name].items()},
                 dict(sorted(holders.get(name, {}).items())),

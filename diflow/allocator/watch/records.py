@@ -112,7 +112,7 @@ def planning_record_of(obj: Mapping[str, Any]) -> JobRecord:
     ending = ""
     if (found.is_stopping or found.argo.is_being_deleted) and not (found.has_ended or found.chain.continued_in):
         ending = derive_seen(obj, observe_state(found, obj)).message
-    texts = replace(found.texts, check_text="", ending=ending)
+    texts = replace(found.texts, check_text="", ending=ending, report=None)
     if found.chain.continued_in or found.has_ended:
         live = Live((), "") if found.chain.continued_in else Live()
         kept = Texts(texts.parameters, description=texts.description)

@@ -207,7 +207,7 @@ def _check_round(view: ServedJob, pod: ServedPod, *, late: bool) -> None:
     if view.had(pod):
         if late:
             return
-        raise gone(f"this pod is of an earlier round: the job is in round {view.workflow.current}")
+        raise gone(f"this pod is of an earlier round: the job is in round {view.workflow.round}")
     if view.will_have(pod):
         raise unavailable(f"round {pod.round} of the job is not known here yet: ask again")
     if not view.has(pod):

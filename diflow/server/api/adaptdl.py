@@ -73,9 +73,9 @@ class AdaptDL:
                 return None
             check_not_over(view)
             check_readable(view.workflow)
-            if (untrusted.whole(view.workflow.current) or 0) > starts + 1:
-                raise gone(f"group {starts} is over: the job is in round {view.workflow.current}")
-            return view.discover_answer if view.workflow.current == str(starts + 1) else None
+            if (untrusted.whole(view.workflow.round) or 0) > starts + 1:
+                raise gone(f"group {starts} is over: the job is in round {view.workflow.round}")
+            return view.discover_answer if view.workflow.round == str(starts + 1) else None
 
         left = ends - self._core.clock.monotonic()
         found = await exchange.unless_gone(self._core.discovery.wait(key, addresses, seconds=left))

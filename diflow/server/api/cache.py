@@ -18,8 +18,9 @@ from diflow.kube.api import Cluster, within
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector, drop
 from diflow.kube.reflectors import Reflectors
-from diflow.record import chain, untrusted
-from diflow.server.api.reading import ServedPod, ServedWorkflow, address, read_pod, read_workflow
+from diflow.record import untrusted
+from diflow.record.job import JobRecord
+from diflow.server.api.reading import ServedPod, address, read_pod, served_record_of
 from diflow.server.http import envelope
 
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
@@ -38,12 +39,17 @@ class ServedJob:
 
     namespace: str
     name: str
-    workflow: ServedWorkflow
+    workflow: JobRecord
     members: tuple[ServedPod | None, ...]
     pods: tuple[ServedPod, ...]
     """All pods of the current round, including those that are being replaced."""
     earlier: frozenset[tuple[str, str]] = frozenset()
     """(name, uid) of the job's earlier Workflows."""
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many replicas of each task should run now, in the tasks' order."""
+        return self.workflow.running
 
     @cached_property
     def addresses(self) -> list[str]:
@@ -64,7 +70,7 @@ class ServedJob:
     def rank_of(self, pod: ServedPod) -> int | None:
         """The rank over the whole job of a pod of the current round, None if its index is above the task's count."""
         first = 0
-        for task, count in self.workflow.counts.items():
+        for task, count in self.counts.items():
             if task == pod.task:
                 return first + pod.index if 0 <= pod.index < count else None
             first += count
@@ -72,7 +78,7 @@ class ServedJob:
 
     def task_of(self, rank: int) -> str:
         """The task of the replica with this rank, "" if there is none."""
-        for task, count in self.workflow.counts.items():
+        for task, count in self.counts.items():
             if rank < count:
                 return task
             rank -= count
@@ -82,19 +88,19 @@ class ServedJob:
         """The pod belongs to this job's current round (and not to another Workflow of the same name)."""
         return (
             pod.namespace == self.namespace
-            and pod.workflow == self.workflow.name
-            and pod.owner == self.workflow.uid
-            and (self._lives(pod) is True if self._has_modules(pod) else pod.round == self.workflow.current)
+            and pod.workflow == self.workflow.identity.name
+            and pod.owner == self.workflow.identity.uid
+            and (self._lives(pod) is True if self._has_modules(pod) else pod.round == self.workflow.round)
             and bool(pod.round)
         )
 
     def _has_modules(self, pod: ServedPod) -> bool:
         """Of a v1alpha1 job, whose rounds run side by side; the coordinator is in the first one."""
-        return self.workflow.modules is not None and pod.round != self.workflow.current
+        return self.workflow.argo.modules is not None and pod.round != self.workflow.round
 
     def _lives(self, pod: ServedPod) -> bool | None:
         """Whether the replica of this pod is wanted; None if the job has no such one yet."""
-        known = self.workflow.modules.replicas if self.workflow.modules is not None else ()
+        known = self.workflow.argo.modules.replicas if self.workflow.argo.modules is not None else ()
         place = (pod.round, pod.task, pod.index)
         return next((not one.is_released for one in known if (one.round, one.module, one.index) == place), None)
 
@@ -102,7 +108,7 @@ class ServedJob:
         """The pod belongs to an earlier round of this job."""
         if pod.namespace != self.namespace:
             return False
-        if pod.workflow != self.workflow.name or pod.owner != self.workflow.uid:
+        if pod.workflow != self.workflow.identity.name or pod.owner != self.workflow.identity.uid:
             return (pod.workflow, pod.owner) in self.earlier
         if self._has_modules(pod):
             return self._lives(pod) is False
@@ -152,7 +158,7 @@ class Cache:
         self._more = more or More()
         space = within(namespace)
         self._lock = threading.Lock()
-        self._parts: dict[JobKey, dict[str, ServedWorkflow]] = {}
+        self._parts: dict[JobKey, dict[str, JobRecord]] = {}
         self._job_of: dict[Key, str] = {}
         self._pods: dict[Key, dict[str, ServedPod]] = {}
         self._by_address: dict[str, dict[Key, ServedPod]] = {}
@@ -231,8 +237,8 @@ class Cache:
             return frozenset(
                 pod.uid
                 for part in parts
-                for pod in self._pods.get((namespace, part.name), {}).values()
-                if pod.owner == part.uid
+                for pod in self._pods.get((namespace, part.identity.name), {}).values()
+                if pod.owner == part.identity.uid
             )
 
     def jobs(self) -> list[ServedJob]:
@@ -282,26 +288,26 @@ class Cache:
     # --- indexing -----------------------------------------------------------------------------------------------------
 
     def _trim_workflow(self, obj: Json) -> Json:
-        return {"read": read_workflow(obj, more=self._more.workflow(obj))}
+        return {"read": served_record_of(obj), "more": self._more.workflow(obj)}
 
     def _trim_pod(self, obj: Json) -> Json:
-        return {"read": read_pod(obj, more=self._more.pod(obj))}
+        return {"read": read_pod(obj), "more": self._more.pod(obj)}
 
     def _workflow(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
         before, after = _read(old), _read(new)
         changed: set[JobKey] = set()
         with self._lock:
-            if before is not None and (after is None or after.job != before.job):
-                parts = self._parts.get((key[0], before.job), {})
+            if before is not None and (after is None or after.name != before.name):
+                parts = self._parts.get((key[0], before.name), {})
                 parts.pop(key[1], None)
                 if not parts:
-                    self._parts.pop((key[0], before.job), None)
-                changed.add((key[0], before.job))
+                    self._parts.pop((key[0], before.name), None)
+                changed.add((key[0], before.name))
                 self._job_of.pop(key, None)
             if after is not None:
-                self._parts.setdefault((key[0], after.job), {})[key[1]] = after
-                self._job_of[key] = after.job
-                changed.add((key[0], after.job))
+                self._parts.setdefault((key[0], after.name), {})[key[1]] = after
+                self._job_of[key] = after.name
+                changed.add((key[0], after.name))
             for job in changed:
                 self._views.pop(job, None)
         self._notify(changed)
@@ -341,20 +347,20 @@ class Cache:
             return None
         current = [
             pod
-            for pod in self._pods.get((key[0], workflow.name), {}).values()
-            if pod.owner == workflow.uid and pod.round == workflow.current
+            for pod in self._pods.get((key[0], workflow.identity.name), {}).values()
+            if pod.owner == workflow.identity.uid and pod.round == workflow.round
         ]
         # Of several pods of one replica, the newest that is not terminating.
         best: dict[tuple[str, int], ServedPod] = {}
         for pod in sorted(current, key=lambda p: (not p.is_ending, p.created, p.name)):
             best[pod.task, pod.index] = pod
-        members = tuple(best.get((task, i)) for task, count in workflow.counts.items() for i in range(count))
-        at = chain.part(workflow.link)
-        earlier = frozenset((part.name, part.uid) for part in parts.values() if chain.part(part.link) < at)
+        members = tuple(best.get((task, i)) for task, count in workflow.running.items() for i in range(count))
+        before = (part.identity for part in parts.values() if part.chain.part < workflow.chain.part)
+        earlier = frozenset((identity.name, identity.uid) for identity in before)
         return ServedJob(key[0], key[1], workflow, members, tuple(current), earlier)
 
 
-def _current(parts: Mapping[str, ServedWorkflow], job: str) -> ServedWorkflow | None:
+def _current(parts: Mapping[str, JobRecord], job: str) -> JobRecord | None:
     """The job's current Workflow: the one with the job's name, or the last of those that continue it.
 
     `parts` are found by a label alone, so a link counts only if both Workflows name each other. If the first Workflow
@@ -362,20 +368,32 @@ def _current(parts: Mapping[str, ServedWorkflow], job: str) -> ServedWorkflow | 
     """
     at = parts.get(job)
     if at is None:
-        newest = {w["metadata"]["name"] for w in chain.newest([part.link for part in parts.values()])}
-        left = (part for name, part in parts.items() if name in newest or len(parts) == 1)
-        return max(left, key=lambda part: chain.part(part.link), default=None)
+        left = (part for part in parts.values() if len(parts) == 1 or not _is_elsewhere(part, parts))
+        return max(left, key=lambda part: part.chain.part, default=None)
     for _ in parts:
-        after = parts.get(chain.continued_in(at.link))
-        if after is None or after is at or chain.continues(after.link) != (at.name, at.uid):
+        after = parts.get(at.chain.continued_in)
+        if after is None or after is at or not _continues(after, at):
             break
         at = after
     return at
 
 
-def _rounds(pod: ServedPod, workflow: ServedWorkflow) -> tuple[int, int]:
+def _continues(after: JobRecord, before: JobRecord) -> bool:
+    return (after.chain.continues, after.chain.continues_uid) == (before.identity.name, before.identity.uid)
+
+
+def _is_elsewhere(part: JobRecord, parts: Mapping[str, JobRecord]) -> bool:
+    """Whether the job goes on in another of these Workflows, or this one waits for the job to do so."""
+    after, before = parts.get(part.chain.continued_in), parts.get(part.chain.continues)
+    if after is not None and after.chain.continues_uid == part.identity.uid:
+        return True
+    is_next = before is not None and before.identity.uid == part.chain.continues_uid
+    return before is not None and is_next and before.chain.continued_in != part.identity.name
+
+
+def _rounds(pod: ServedPod, workflow: JobRecord) -> tuple[int, int]:
     """(the pod's round, the job's current round); 0 for what is no number."""
-    was, now = untrusted.whole(pod.round), untrusted.whole(workflow.current)
+    was, now = untrusted.whole(pod.round), untrusted.whole(workflow.round)
     return was if was is not None and pod.round == str(was) else 0, now or 0
 
 

@@ -13,12 +13,13 @@ from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.kube.api import Cluster
 from diflow.record import nodecheck, untrusted
+from diflow.record.job import JobRecord
 from diflow.record.nodecheck import FIGURES, UID_CHARACTERS, Entry, Judge, Record
 from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.models import NodeCheckReport
 from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged
-from diflow.server.api.reading import ServedPod, ServedWorkflow
+from diflow.server.api.reading import ServedPod
 from diflow.server.http.errors import conflict
 from diflow.server.http.pool import Pool
 
@@ -68,8 +69,8 @@ class Checks:
 
     def take(self, view: ServedJob, pod: ServedPod, rank: int, body: NodeCheckReport) -> Verdict:
         """Accept the result of a pod, and say whether its work may begin. Raises ApiError."""
-        read = view.workflow
-        if not read.check_seconds:
+        read, limits = view.workflow, view.workflow.spec.node_check
+        if limits is None:
             raise conflict("this job has no node check")
         entry = Entry(
             pod.uid[:UID_CHARACTERS],
@@ -77,24 +78,24 @@ class Checks:
             nodecheck.one_line(body.failed),
             tuple(body.unmet),
         )
-        record = Record.parse(read.check_text)
-        if record.round != read.current or record.entries.get(rank) != entry:
-            began = self._clock.wall() - min(body.elapsed_seconds, read.check_seconds)
-            self._batches.add((view.namespace, view.name), _Batch(read.current, {rank: entry}, began))
-        return self._verdict(view, record, rank)
+        record = Record.parse(read.texts.check_text)
+        if record.round != read.round or record.entries.get(rank) != entry:
+            began = self._clock.wall() - min(body.elapsed_seconds, limits.timeout_seconds)
+            self._batches.add((view.namespace, view.name), _Batch(read.round, {rank: entry}, began))
+        return self._verdict(view, record, rank, limits.timeout_seconds)
 
     async def close(self) -> None:
         """Stop writing. What was not written comes again, to another server."""
         await self._batches.close(seconds=0.0)
 
-    def _verdict(self, view: ServedJob, record: Record, rank: int) -> Verdict:
+    def _verdict(self, view: ServedJob, record: Record, rank: int, timeout_seconds: float) -> Verdict:
         read = view.workflow
         pods = {rank: pod for rank, pod in enumerate(view.members) if pod is not None}
         wanted = len(view.members)
-        found = record.of({rank: pod.uid for rank, pod in pods.items()}) if record.round == read.current else {}
+        found = record.of({rank: pod.uid for rank, pod in pods.items()}) if record.round == read.round else {}
         # Its own result has to be there: if it alone was started again, the results of the others are old.
         if rank not in found or not nodecheck.is_ready(
-            record, len(found), wanted, now=self._clock.wall(), timeout_seconds=read.check_seconds
+            record, len(found), wanted, now=self._clock.wall(), timeout_seconds=timeout_seconds
         ):
             return Verdict(False, f"{len(found)} of {wanted} replicas have been checked", len(found), wanted)
         faults = self._judge.faults(
@@ -102,7 +103,7 @@ class Checks:
             record,
             {rank: (pods[rank].task, pods[rank].node, pods[rank].uid) for rank in found},
         )
-        if faults and read.may_move:
+        if faults and read.may_be_checked_again:
             return Verdict(False, f"is placed again without {nodecheck.summary(faults)}", len(found), wanted)
         return Verdict(True, "", len(found), wanted)
 
@@ -115,16 +116,16 @@ class Checks:
         thread. Raises DiflowError."""
         read = view.workflow
         if last is not None and last.is_newer(read):
-            read = replace(read, check_text=last.text)
+            read = replace(read, texts=replace(read.texts, check_text=last.text))
         pods = {rank: pod.uid for rank, pod in enumerate(view.members) if pod is not None}
 
-        def change(read: ServedWorkflow, found: Any) -> tuple[str, list[dict[str, Any]]] | None:
-            if read.has_ended or read.current != batch.round:
+        def change(read: JobRecord, found: Any) -> tuple[str, list[dict[str, Any]]] | None:
+            if read.has_ended or read.round != batch.round:
                 return None
-            text = nodecheck.fold(read.check_text, batch.round, batch.entries, pods, since=batch.began)
-            if text == read.check_text:
+            text = nodecheck.fold(read.texts.check_text, batch.round, batch.entries, pods, since=batch.began)
+            if text == read.texts.check_text:
                 return None
-            is_ours = found is None or _stored(found) == (read.check_text or None)
+            is_ours = found is None or _stored(found) == (read.texts.check_text or None)
             return text, _change(read, text, is_ours=is_ours)
 
         return merged(self._cluster, read, change) or last
@@ -134,11 +135,11 @@ def _stored(workflow: dict[str, Any]) -> Any:
     return untrusted.sub(workflow, "metadata", "annotations").get(keys.NODE_CHECK)
 
 
-def _change(read: ServedWorkflow, text: str, *, is_ours: bool) -> list[dict[str, Any]]:
+def _change(read: JobRecord, text: str, *, is_ours: bool) -> list[dict[str, Any]]:
     """The patch that replaces the results as they were read. `is_ours`: the annotation still has the value that was
     read."""
-    tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]
-    if is_ours and can_be_tested(read.check_text):
+    tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.identity.uid}]
+    if is_ours and can_be_tested(read.texts.check_text):
         # null is only equal to what is not there: the cache may not have the first write yet.
-        tests.append({"op": "test", "path": _PLACE, "value": read.check_text or None})
+        tests.append({"op": "test", "path": _PLACE, "value": read.texts.check_text or None})
     return [*tests, {"op": "add", "path": _PLACE, "value": text}]

@@ -24,7 +24,7 @@ from diflow.kube.kinds import NODE, WORKFLOW
 from diflow.record import modules, untrusted
 from diflow.record.modules import AGGREGATOR, COLLECTOR, DDP_LEARNER, GPU, LEARNER, PORTS, Group, Modules, Replica
 from diflow.server.api.cache import Cache
-from diflow.server.api.reading import read_workflow
+from diflow.server.api.reading import served_record_of
 from diflow.server.api.scale_requests import ScaleRequests, check_readable
 from diflow.server.http.errors import conflict, not_found, unprocessable
 
@@ -94,7 +94,7 @@ class ModuleChanges:
 
     def _try(self, namespace: str, job: str, plan: Plan) -> tuple[Modules, tuple[Replica, ...]]:
         workflow = self._cluster.get(WORKFLOW, job, namespace=namespace)
-        check_readable(read_workflow(workflow))
+        check_readable(served_record_of(workflow))
         known = modules.read(workflow)
         if known is None:
             raise not_found(f"module {job}-{modules.COORDINATOR} is not owned by any DIJob")

@@ -13,10 +13,11 @@ from diflow.common.errors import InvalidError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.record import untrusted
-from diflow.server.api.reading import ServedWorkflow, read_workflow
+from diflow.record.job import JobRecord
+from diflow.server.api.reading import served_record_of
 
 Json = dict[str, Any]
-Change = Callable[[ServedWorkflow, Json | None], tuple[str, list[Json]] | None]
+Change = Callable[[JobRecord, Json | None], tuple[str, list[Json]] | None]
 
 _TRIES: Final = 4
 _VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
@@ -34,15 +35,15 @@ class OwnWrite:
     version: int
 
     @classmethod
-    def of(cls, read: ServedWorkflow, text: str, answer: Mapping[str, Any]) -> Self:
+    def of(cls, read: JobRecord, text: str, answer: Mapping[str, Any]) -> Self:
         """The write of `text` to which the API server has answered with this object."""
         version = untrusted.sub(answer, "metadata").get("resourceVersion")
-        return cls(read.uid, text, untrusted.whole(version, digits=_VERSION_DIGITS) or 0)
+        return cls(read.identity.uid, text, untrusted.whole(version, digits=_VERSION_DIGITS) or 0)
 
-    def is_newer(self, read: ServedWorkflow) -> bool:
+    def is_newer(self, read: JobRecord) -> bool:
         """Whether the Workflow was read before this write."""
-        known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
-        return self.uid == read.uid and known is not None and known < self.version
+        known = untrusted.whole(read.identity.version, digits=_VERSION_DIGITS)
+        return self.uid == read.identity.uid and known is not None and known < self.version
 
 
 def can_be_tested(text: str) -> bool:
@@ -50,7 +51,7 @@ def can_be_tested(text: str) -> bool:
     return _PLAIN.fullmatch(text) is not None
 
 
-def merged(cluster: Cluster, read: ServedWorkflow, change: Change) -> OwnWrite | None:
+def merged(cluster: Cluster, read: JobRecord, change: Change) -> OwnWrite | None:
     """Write a text. If the patch is refused, as another server has changed the text meanwhile, it is made again.
 
     `change` takes the Workflow as it was read, and the whole object if it had to be read again; it returns the text and
@@ -64,12 +65,17 @@ def merged(cluster: Cluster, read: ServedWorkflow, change: Change) -> OwnWrite |
         text, patch = made
         try:
             answer = cluster.patch(
-                WORKFLOW, read.name, patch, namespace=read.namespace, manager=keys.SERVER, metadata_only=True
+                WORKFLOW,
+                read.identity.name,
+                patch,
+                namespace=read.identity.namespace,
+                manager=keys.SERVER,
+                metadata_only=True,
             )
             return OwnWrite.of(read, text, answer)
         except InvalidError:
             if attempt + 1 == _TRIES:
                 raise
-        found = cluster.get(WORKFLOW, read.name, namespace=read.namespace)
-        read = read_workflow(found)
+        found = cluster.get(WORKFLOW, read.identity.name, namespace=read.identity.namespace)
+        read = served_record_of(found)
     raise AssertionError("unreachable")

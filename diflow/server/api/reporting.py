@@ -24,13 +24,13 @@ from diflow.common.clock import Clock
 from diflow.common.deadlines import Deadlines
 from diflow.kube.api import Cluster
 from diflow.record import signals, untrusted
+from diflow.record.job import JobRecord
 from diflow.record.signals import BEAT_SECONDS, BREAK_SECONDS
 from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.folding import Report, Shape, fold, written_at
 from diflow.server.api.models import Profiling
 from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged
-from diflow.server.api.reading import ServedWorkflow
 from diflow.server.api.turns import Turns
 from diflow.server.http.errors import ApiError
 from diflow.server.http.pool import Pool
@@ -119,9 +119,9 @@ class Reporter:
 
     def take(self, view: ServedJob, rank: int, report: Report) -> None:
         """Accept a report; it replaces an older one of that rank. Raises ApiError (503) for too many jobs."""
-        if view.workflow.deadlines is not None:
+        if view.workflow.spec.deadlines is not None:
             report = self._with_signs(view, rank, replace(report, at=self._clock.wall()))
-        self.batches.add((view.namespace, view.name), _Batch(view.workflow.current, {rank: report}))
+        self.batches.add((view.namespace, view.name), _Batch(view.workflow.round, {rank: report}))
 
     async def close(self) -> None:
         """Write all accepted reports now, within a few seconds."""
@@ -156,12 +156,12 @@ class Reporter:
                 continue
             key = (view.namespace, view.name)
             gone.discard(key)
-            if view.workflow.deadlines is None or not any(view.members):
+            if view.workflow.spec.deadlines is None or not any(view.members):
                 continue
-            beats[key] = self._next_beat(key, view, view.workflow.deadlines, now)
+            beats[key] = self._next_beat(key, view, view.workflow.spec.deadlines, now)
             if now >= beats[key][1]:
                 with suppress(ApiError):  # too many jobs
-                    self.batches.add(key, _Batch(view.workflow.current))
+                    self.batches.add(key, _Batch(view.workflow.round))
         self._beats = beats
         self._vitals = {key: vitals for key, vitals in self._vitals.items() if key in beats}
         for key in gone:
@@ -173,7 +173,7 @@ class Reporter:
         Not at the same time as another server: each second write would conflict, and be followed by a read. The one
         that wrote the last time goes on, and another one only if that one is late.
         """
-        text = view.workflow.profilings or ""
+        text = view.workflow.texts.report or ""
         last = self._beats.get(key)
         if last is None or last[0] != text:
             last = text, (written_at(text) or now - BEAT_SECONDS) + BEAT_SECONDS + self._later(key, text)
@@ -200,7 +200,7 @@ class Reporter:
             is_alive = now.has_moved(vitals.get(rank))
             vitals[rank] = now
         batch = self.batches.waiting.get(key)
-        before = batch.reports.get(rank) if batch is not None and batch.round == view.workflow.current else None
+        before = batch.reports.get(rank) if batch is not None and batch.round == view.workflow.round else None
         if before is None or not isinstance(before.body, Profiling):
             return replace(report, is_alive=is_alive)
         given = {name: getattr(body, name) for name in body.model_fields_set}
@@ -211,8 +211,8 @@ class Reporter:
     async def _wait(self, key: JobKey) -> None:
         """Wait for as long as another server has written a moment ago, and for a turn."""
         view = self._cache.job(*key)
-        if view is not None and view.workflow.profilings:
-            since = self._clock.wall() - written_at(view.workflow.profilings)
+        if view is not None and view.workflow.texts.report:
+            since = self._clock.wall() - written_at(view.workflow.texts.report)
             if 0 <= since < self._between_seconds:
                 await self.batches.pause(self._between_seconds - since)
         await self._turns.wait(key[0])
@@ -221,7 +221,7 @@ class Reporter:
         if self.batches.is_closing and not batch.reports:
             return last
         view = self._cache.job(*key)
-        if view is None or view.workflow.has_ended or view.workflow.current != batch.round:
+        if view is None or view.workflow.has_ended or view.workflow.round != batch.round:
             return last  # the replicas that reported are gone
         return await self._pool.run(lambda: self._put(view, batch, last))
 
@@ -234,43 +234,45 @@ class Reporter:
         """
         read = view.workflow
         if last is not None and last.is_newer(read):
-            read = replace(read, profilings=last.text)
+            read = replace(read, texts=replace(read.texts, report=last.text))
 
-        def change(read: ServedWorkflow, _: Any) -> tuple[str, list[dict[str, Any]]] | None:
+        def change(read: JobRecord, _: Any) -> tuple[str, list[dict[str, Any]]] | None:
             now = self._clock.wall()
-            if read.has_ended or read.current != batch.round:
+            if read.has_ended or read.round != batch.round:
                 return None
-            if not batch.reports and now - written_at(read.profilings or "") < BEAT_SECONDS / 2:
+            if not batch.reports and now - written_at(read.texts.report or "") < BEAT_SECONDS / 2:
                 return None  # another server has written that it listens
-            text = fold(read.profilings or "", batch.reports, shape(view, read), now=now, listening=self._listening)
+            text = fold(read.texts.report or "", batch.reports, shape(view, read), now=now, listening=self._listening)
             return text, _change(read, text)
 
         return merged(self._cluster, read, change) or last
 
 
-def shape(view: ServedJob, read: ServedWorkflow | None = None) -> Shape:
+def shape(view: ServedJob, read: JobRecord | None = None) -> Shape:
     """The job's current allocation, for `fold`."""
     read = read or view.workflow
     elastic = read.elastic
     nodes = {pod.node for pod in view.members if pod is not None and pod.task == elastic and pod.node}
-    return Shape(read.current, elastic, max(1, len(nodes)), read.counts, read.deadlines is not None, read.pool)
+    return Shape(
+        read.round, elastic, max(1, len(nodes)), read.running, read.spec.deadlines is not None, read.notes.pool
+    )
 
 
 def _due(view: ServedJob, deadlines: Deadlines) -> float:
     """When it has to be written of this job that a server listens."""
-    found = signals.of(untrusted.mapping(view.workflow.profilings or ""))
+    found = signals.of(untrusted.mapping(view.workflow.texts.report or ""))
     began = (untrusted.seconds(pod.created) for pod in view.members if pod is not None)
-    return signals.next_write(found, deadlines, round_=view.workflow.current, began=began)
+    return signals.next_write(found, deadlines, round_=view.workflow.round, began=began)
 
 
-def _change(read: ServedWorkflow, text: str) -> list[dict[str, Any]]:
-    tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]
+def _change(read: JobRecord, text: str) -> list[dict[str, Any]]:
+    tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.identity.uid}]
     parameters = "/spec/arguments/parameters"
-    if read.profilings_at is None:
+    if read.texts.report_at is None:
         parameter = {"name": keys.PARAM_PROFILINGS, "value": text}
         return [*tests, {"op": "add", "path": f"{parameters}/-", "value": parameter}]
-    place = f"{parameters}/{read.profilings_at}"
+    place = f"{parameters}/{read.texts.report_at}"
     tests.append({"op": "test", "path": f"{place}/name", "value": keys.PARAM_PROFILINGS})
-    if read.profilings is not None and can_be_tested(read.profilings):
-        tests.append({"op": "test", "path": f"{place}/value", "value": read.profilings})
+    if read.texts.report is not None and can_be_tested(read.texts.report):
+        tests.append({"op": "test", "path": f"{place}/value", "value": read.texts.report})
     return [*tests, {"op": "add", "path": f"{place}/value", "value": text}]

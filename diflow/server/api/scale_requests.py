@@ -26,7 +26,6 @@ from diflow.record.job import JobRecord, record_of
 from diflow.record.notes import Noted, Notes
 from diflow.record.ranges import Bounds, elastic, scales, submitted_range
 from diflow.server.api.cache import Cache
-from diflow.server.api.reading import ServedWorkflow, read_workflow
 from diflow.server.http.errors import (
     ApiError,
     bad_request,
@@ -169,10 +168,11 @@ class ScaleRequests:
         return from_diflow(error)
 
     def _try(self, asked: ScaleRequest) -> bool:
-        workflow = self._read(asked)
-        current, read = record_of(workflow), read_workflow(workflow)
-        self._check(read, asked)
-        check_readable(read)
+        current = record_of(self._read(asked))
+        check_generation(current, asked.generation)
+        if not current.terms.is_gang:
+            raise conflict("the job has scheduling none: Argo alone runs it, and no allocator acts on the number")
+        check_readable(current)
         try:
             check_scalable(current)
         except (ConflictError, InvalidError) as error:
@@ -201,7 +201,7 @@ class ScaleRequests:
     def _read(self, asked: ScaleRequest) -> dict[str, Any]:
         """The job's current Workflow, read from the API server."""
         view = self._cache.job(asked.namespace, asked.job)
-        name = view.workflow.name if view is not None else asked.job
+        name = view.workflow.identity.name if view is not None else asked.job
         found = self._cluster.get(WORKFLOW, name, namespace=asked.namespace)
         for behind, after in enumerate(parts.later(self._cluster, found, namespace=asked.namespace)):
             if behind == _MOST_BEHIND:
@@ -211,19 +211,14 @@ class ScaleRequests:
             raise NotFoundError("the Workflow belongs to another job")
         return found
 
-    def _check(self, read: ServedWorkflow, asked: ScaleRequest) -> None:
-        check_generation(read, asked.generation)
-        if not read.is_gang:
-            raise conflict("the job has scheduling none: Argo alone runs it, and no allocator acts on the number")
 
-
-def check_readable(read: ServedWorkflow) -> None:
+def check_readable(read: JobRecord) -> None:
     """Raises ApiError (409) if the job's Workflow cannot be read."""
     if read.problem:
-        raise conflict(f"job {read.namespace}.{read.job} cannot be read: {read.problem}")
+        raise conflict(f"job {read.identity.namespace}.{read.name} cannot be read: {read.problem}")
 
 
-def check_generation(read: ServedWorkflow, generation: str | None) -> None:
+def check_generation(read: JobRecord, generation: str | None) -> None:
     """Raises ApiError (409) if the caller names another round than the current one."""
-    if generation is not None and generation != read.current:
-        raise conflict(f"generation {generation} is not the current one, which is {read.current or 'not known'}")
+    if generation is not None and generation != read.round:
+        raise conflict(f"generation {generation} is not the current one, which is {read.round or 'not known'}")

@@ -130,7 +130,7 @@ class Shards:
                 before = ledger.at
                 results = self._carry_out(view, ledger, batch.waiting)
                 is_same = ledger.text(at=before) == stored.text  # but for the time
-                if not is_same or view.workflow.uid not in stored.owners:
+                if not is_same or view.workflow.identity.uid not in stored.owners:
                     return results, self._store(view, stored, ledger.text())
                 if is_fresh:
                     return results, None
@@ -164,7 +164,7 @@ class Shards:
             return _Stored("", "", frozenset())
         metadata = untrusted.sub(found, "metadata")
         owners = {str(one.get("uid")) for one in untrusted.mappings(metadata.get("ownerReferences"))}
-        mine = {view.workflow.uid, *(uid for _, uid in view.earlier)}
+        mine = {view.workflow.identity.uid, *(uid for _, uid in view.earlier)}
         text = untrusted.sub(found, "data").get(_KEY)
         # That of a former job of this name: it will be deleted with that job, and counts for nothing.
         return _Stored(
@@ -177,8 +177,8 @@ class Shards:
         owner = {
             "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
             "kind": WORKFLOW.name,
-            "name": view.workflow.name,
-            "uid": view.workflow.uid,
+            "name": view.workflow.identity.name,
+            "uid": view.workflow.identity.uid,
         }
         name = PREFIX + view.name
         body: Json = {
@@ -195,7 +195,7 @@ class Shards:
                 raise ConflictError(str(error)) from None  # deleted meanwhile
         else:
             made = self._cluster.create(CONFIG_MAP, body, namespace=view.namespace, manager=keys.SERVER)
-        return _Stored(str(made["metadata"]["resourceVersion"]), text, frozenset({view.workflow.uid}))
+        return _Stored(str(made["metadata"]["resourceVersion"]), text, frozenset({view.workflow.identity.uid}))
 
     def _living(self, view: ServedJob) -> Living:
         """The pods that have not ended, as of when the copy of the pods was last known to be complete.

@@ -88,7 +88,7 @@ class V1Alpha1:
         if wait:
             raise too_many("too many requests for lists: name a coordinator", after_seconds=wait)
         some = [view for view in self._core.cache.jobs() if namespace in ("", view.namespace) and _is_listed(view)]
-        if sum(len(view.workflow.modules.replicas) for view in some if view.workflow.modules) > _MOST_LISTED:
+        if sum(len(view.workflow.argo.modules.replicas) for view in some if view.workflow.argo.modules) > _MOST_LISTED:
             raise unprocessable(f"there are more than {_MOST_LISTED:,} replicas: name a namespace or a coordinator")
         found: list[Json] = []
         for view in sorted(some, key=lambda view: (view.namespace, view.name)):
@@ -151,7 +151,7 @@ class V1Alpha1:
         view = self._core.cache.job(namespace, job)
         if view is None:
             raise not_found(f"pod: {namespace}/{name} not exists in cache")
-        known = view.workflow.modules
+        known = view.workflow.argo.modules
         if known is None:
             raise not_found(f"module {name} is not owned by any DIJob")
         wait = self._core.buckets.take((namespace, job))
@@ -169,12 +169,12 @@ def _is_over(view: ServedJob, known: Modules) -> bool:
 
 
 def _is_listed(view: ServedJob) -> bool:
-    known = view.workflow.modules
+    known = view.workflow.argo.modules
     return known is not None and not known.problem and not _is_over(view, known)
 
 
 def _of_job(view: ServedJob) -> Json:
-    known = view.workflow.modules
+    known = view.workflow.argo.modules
     return _listed(view, known, f"{view.name}-{COORDINATOR}") if known is not None else {}
 
 

@@ -107,9 +107,9 @@ class V2Alpha1:
         view, caller = await self._core.reported(exchange, namespace, name)
         check_generation(view.workflow, generation)
         body = await read_report(exchange, self._core.settings.body_bytes)
-        if body.round is not None and str(body.round) != view.workflow.current:
-            fault = Fault("round", f"the current round is {view.workflow.current}")
-            raise unprocessable(f"round: the current round is {view.workflow.current}", [fault])
+        if body.round is not None and str(body.round) != view.workflow.round:
+            fault = Fault("round", f"the current round is {view.workflow.round}")
+            raise unprocessable(f"round: the current round is {view.workflow.round}", [fault])
         rank = view.rank_of(caller.pod) if caller.pod is not None else body.rank or 0
         if caller.pod is None and rank is not None and rank >= len(view.members):
             message = f"the job has {len(view.members)} replicas"

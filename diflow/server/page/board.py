@@ -15,10 +15,11 @@ from urllib.parse import urlencode
 
 from diflow.common import quantities
 from diflow.record import chain, untrusted
+from diflow.record.node import NodeRecord
 from diflow.record.status.stage import Stage
 from diflow.record.status.status import ENDED, PHASES
 from diflow.server.page import resources
-from diflow.server.page.facts import MOST_FAILURES, FailureFacts, JobFacts, NodeFacts, PodFacts
+from diflow.server.page.facts import MOST_FAILURES, FailureFacts, JobFacts, PodFacts
 
 JOBS_A_PAGE: Final = 25
 NODES_A_PAGE: Final = 24
@@ -94,7 +95,7 @@ class CacheSnapshot:
 
     jobs: Sequence[JobFacts] = ()
     pods: Sequence[PodFacts] = ()
-    nodes: Sequence[NodeFacts] = ()
+    nodes: Sequence[NodeRecord] = ()
     ended: Mapping[str, Sequence[JobFacts]] = field(default_factory=dict)
     all_pods: bool = False
 
@@ -182,7 +183,7 @@ class Holder:
 class NodeLine:
     """A node with the jobs on it, and the sum of their requests."""
 
-    facts: NodeFacts
+    facts: NodeRecord
     allocatable: quantities.Amounts
     used: quantities.Amounts
     holders: tuple[Holder, ...]
@@ -402,10 +403,10 @@ def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int
         observed=sum(line.observed for line in live),
         allocatable=quantities.total(node.allocatable for node in nodes if node.facts.is_ready),
         used=quantities.total(node.used for node in nodes if node.facts.is_ready),
-        free=quantities.total(node.free for node in nodes if node.facts.is_ready and not node.facts.is_cordoned),
+        free=quantities.total(node.free for node in nodes if node.facts.is_open),
         nodes=len(nodes),
         nodes_ready=sum(node.facts.is_ready for node in nodes),
-        nodes_cordoned=sum(node.facts.is_cordoned for node in nodes),
+        nodes_cordoned=sum(not node.facts.is_schedulable for node in nodes),
     )
 
 

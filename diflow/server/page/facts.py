@@ -21,6 +21,7 @@ from diflow.record.argo.tree import Tree
 from diflow.record.job import JobRecord, record_of
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
+from diflow.record.node import NodeRecord, node_record_of
 from diflow.record.parameters import Decision
 from diflow.record.ranges import asked
 from diflow.record.status import status
@@ -159,23 +160,6 @@ class PodFacts:
         return "ready" if self.is_ready else "starting" if self.phase == "Running" else self.phase.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """A node. `since` is when it became not ready (seconds since 1970), 0 if it is ready."""
-
-    name: str
-    is_ready: bool
-    is_cordoned: bool
-    since: float
-    allocatable: tuple[tuple[str, int], ...]
-
-    @property
-    def state(self) -> str:
-        if not self.is_ready:
-            return "not ready"
-        return "cordoned" if self.is_cordoned else "ready"
-
-
 def trim_workflow(obj: Object) -> JobFacts | None:
     """What to keep of a Workflow; None if it is not diflow's."""
     if not status.is_job(obj):
@@ -247,18 +231,10 @@ def _recorded(job: EndedJob) -> JobFacts:
     )
 
 
-def trim_node(obj: Object) -> NodeFacts:
-    """What to keep of a node."""
-    spec, state = obj.get("spec") or {}, obj.get("status") or {}
-    ready: Object = next((c for c in state.get("conditions") or [] if c.get("type") == "Ready"), {})
-    is_ready = ready.get("status") == "True"
-    return NodeFacts(
-        name=str(obj["metadata"].get("name") or ""),
-        is_ready=is_ready,
-        is_cordoned=bool(spec.get("unschedulable")),
-        since=0.0 if is_ready else seconds(str(ready.get("lastTransitionTime") or "")),
-        allocatable=tuple(sorted((name, n) for name, n in quantities.read(state.get("allocatable")).items() if n)),
-    )
+def trim_node(obj: Object) -> NodeRecord:
+    """What to keep of a node: its record, without what only the allocator needs."""
+    found = node_record_of(obj)
+    return replace(found, allocatable={name: n for name, n in found.allocatable.items() if n}, labels={}, taints=())
 
 
 def _job(obj: Object, state: JobRecord) -> JobFacts:

@@ -133,8 +133,8 @@ def _objects(cache: Cache, kind: Kind) -> Mapping[Key, Any]:
 def _state(cache: Cache) -> CacheSnapshot:
     nodes = list(_objects(cache, NODE).values())
     ended = {namespace: jobs for (namespace, _), jobs in _objects(cache, CONFIG_MAP).items()}
-    jobs = (kept["read"].more for kept in cache.workflows.items().values())
-    pods = (kept["read"].more for kept in cache.pods.items().values())
+    jobs = (kept["more"] for kept in cache.workflows.items().values())
+    pods = (kept["more"] for kept in cache.pods.items().values())
     return CacheSnapshot(
         [job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes, ended
     )

@@ -14,7 +14,7 @@ from diflow.common import keys
 from diflow.common.limits import MOST_CONDITIONS, MOST_MOVES, MOST_PORTS, MOST_REPLICAS, MOST_RESOURCES, MOST_TASKS
 from diflow.record import untrusted
 from diflow.record.allocation import Allocation
-from tests.allocator.values import NOW, read, role
+from tests.allocator.values import NOW, changed, read, role
 from tests.allocator.watch.test_records import workflow
 
 Json = dict[str, Any]
@@ -67,7 +67,7 @@ def test_a_job_that_is_too_large_is_held_with_one_sentence(tasks: list[Json], wo
 
 
 def test_what_the_model_lets_through_is_held_against_the_bounds_again() -> None:
-    many = read(role("a", MOST_REPLICAS), role("b", 1))
+    many = changed(read(), roles=(role("a", MOST_REPLICAS), role("b", 1)))
     assert records.too_large(many) == "it has 2,001 replicas in all, and a job may have 2,000: ask for fewer"
     assert records.too_large(read(role("a", MOST_REPLICAS))) == ""
 

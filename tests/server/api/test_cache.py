@@ -15,7 +15,7 @@ from diflow.dijob.stored import StoredTask
 from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.record.ranges import elastic
 from diflow.server.api.cache import More
-from diflow.server.api.reading import read_pod, read_workflow
+from diflow.server.api.reading import read_pod, served_record_of
 from diflow.workflows import render
 from tests.allocator.faults import eventually
 from tests.builders import job, task
@@ -110,12 +110,12 @@ def test_of_a_chain_the_last_part_that_is_named_counts(started: Place) -> None:
     }
     started.api.add(WORKFLOW, second)
     eventually(lambda: started.cache.workflows.get("default", "elastic-s2"))
-    assert started.cache.job("default", "elastic").workflow.name == "elastic"  # type: ignore[union-attr]
+    assert started.cache.job("default", "elastic").workflow.identity.name == "elastic"  # type: ignore[union-attr]
     part_of(started, first, "elastic-s2")
-    eventually(lambda: started.cache.job("default", "elastic").workflow.name == "elastic-s2")  # type: ignore[union-attr]
+    eventually(lambda: started.cache.job("default", "elastic").workflow.identity.name == "elastic-s2")  # type: ignore[union-attr]
     started.api.remove(WORKFLOW, "elastic")  # the first part may be gone
     eventually(lambda: started.cache.workflows.get("default", "elastic") is None)
-    assert started.cache.job("default", "elastic").workflow.name == "elastic-s2"  # type: ignore[union-attr]
+    assert started.cache.job("default", "elastic").workflow.identity.name == "elastic-s2"  # type: ignore[union-attr]
     assert started.cache.job("default", "elastic-s2") is None
 
 
@@ -148,8 +148,8 @@ def test_others_may_have_more_kept() -> None:
             place.settle()
             view = place.cache.job("default", "mixed")
             assert view is not None
-            assert view.workflow.more == "normal"
-            assert {pod.more for pod in view.pods} == {"node-1"}
+            assert [kept["more"] for kept in place.cache.workflows.items().values()] == ["normal"]
+            assert {kept["more"] for kept in place.cache.pods.items().values()} == {"node-1"}
             assert [node["name"] for node in place.cache.objects(NODE).values()] == ["node-1"]
         finally:
             place.cache.stop()
@@ -218,9 +218,9 @@ def test_whatever_somebody_edits_into_a_workflow_it_can_be_read(
     for item in body["spec"]["arguments"]["parameters"]:
         if item["name"] in given_parameters:
             item["value"] = given_parameters[item["name"]]
-    read = read_workflow(body)
-    assert read.job == "mixed"
-    assert all(count >= 0 for count in read.counts.values())
+    read = served_record_of(body)
+    assert read.name == "mixed"
+    assert all(count >= 0 for count in read.running.values())
     assert isinstance(read.elastic, str)
 
 
@@ -264,4 +264,4 @@ def test_a_workflow_that_calls_itself_a_later_part_of_a_job_is_not_the_job(start
     }
     started.api.add(WORKFLOW, false)
     eventually(lambda: started.cache.workflows.get("default", "false"))
-    assert started.cache.job("default", "elastic").workflow.name == "elastic"  # type: ignore[union-attr]
+    assert started.cache.job("default", "elastic").workflow.identity.name == "elastic"  # type: ignore[union-attr]

@@ -82,7 +82,7 @@ def known(place: Place) -> Record:
     """The record as the server's cache has it."""
     view = place.cache.job("default", "elastic")
     assert view is not None
-    return Record.parse(view.workflow.check_text)
+    return Record.parse(view.workflow.texts.check_text)
 
 
 @asynchronous
@@ -325,7 +325,7 @@ async def test_a_first_result_that_the_cache_does_not_have_yet_is_not_overwritte
     async with place.asked() as client:
         view = place.cache.job("default", "elastic")
         assert view is not None
-        assert view.workflow.check_text == ""
+        assert view.workflow.texts.check_text == ""
         place.cache.job = lambda *_: view  # type: ignore[method-assign]
         for index in (0, 1):
             await verdict(client, token(place, index))

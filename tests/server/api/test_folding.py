@@ -19,7 +19,7 @@ from diflow.record import reports as state_reports
 from diflow.record import untrusted
 from diflow.server.api.folding import HINTS, LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, validate
-from diflow.server.api.reading import read_workflow
+from diflow.server.api.reading import served_record_of
 from diflow.workflows.job import render
 
 
@@ -306,4 +306,4 @@ def test_the_pool_of_a_workflow_is_read_as_far_as_it_is_one(annotation: Any, exp
     )
     made["metadata"] |= {"namespace": "default", "uid": "1", "resourceVersion": "1"}
     made["metadata"]["annotations"] = {**made["metadata"]["annotations"], keys.POOL: annotation}
-    assert read_workflow(made).pool == expected
+    assert served_record_of(made).notes.pool == expected

@@ -26,7 +26,7 @@ from diflow.record.notes import Notes
 from diflow.record.reports import speed
 from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, ReplicasRequest, validate
-from diflow.server.api.reading import read_workflow
+from diflow.server.api.reading import served_record_of
 from diflow.server.api.scale_requests import ScaleRequest, step
 from diflow.server.api.v2alpha1 import checked, parse_id
 from diflow.server.http import strictjson
@@ -162,9 +162,9 @@ def test_whatever_stands_in_a_workflow_is_read_or_named_and_stays_small(
         workflow["metadata"]["labels"][keys.PART] = part
     for item in workflow["spec"]["arguments"]["parameters"]:
         item["value"] = parameters.get(item["name"], item.get("value", ""))
-    read = read_workflow(workflow)
-    assert sum(read.counts.values()) <= MOST_REPLICAS
-    assert len(read.tasks) <= MOST_TASKS
+    read = served_record_of(workflow)
+    assert sum(read.running.values()) <= MOST_REPLICAS
+    assert len(read.spec.tasks) <= MOST_TASKS
     assert len(read.problem) < 200
     shown = trim_workflow(workflow)
     assert shown is not None
@@ -173,7 +173,7 @@ def test_whatever_stands_in_a_workflow_is_read_or_named_and_stays_small(
         current = record_of(workflow)
         check_scalable(current)
         notes = Notes.read(annotations.get(keys.REQUESTS, ""))
-        wanted, bounds, noted = step(current, ScaleRequest("default", "elastic", by), notes, running=read.counts)
+        wanted, bounds, noted = step(current, ScaleRequest("default", "elastic", by), notes, running=read.running)
     except (ApiError, DiflowError):
         return
     assert by == 0 or sum(wanted.values()) <= MOST_REPLICAS
@@ -230,5 +230,5 @@ def test_whatever_names_a_job_is_taken_or_refused(text: str) -> None:
 
 
 def test_the_workflow_that_is_made_worse_is_a_good_one() -> None:
-    assert read_workflow(GOOD).problem == ""
+    assert served_record_of(GOOD).problem == ""
     assert DIJob.from_manifest(json.loads(GOOD["metadata"]["annotations"][keys.DIJOB])).name == "elastic"

@@ -392,7 +392,7 @@ async def test_a_job_beyond_all_bounds_is_told_so_and_nothing_of_it_is_built(
             assert words in refused(answer, 409)
         view = place.cache.job("default", "huge")
         assert view is not None
-        assert (view.members, view.workflow.tasks, view.workflow.counts) == ((), (), {})
+        assert (view.members, view.workflow.spec.tasks, view.counts) == ((), (), {})
         fine = await client.get("/v2alpha1/default.mixed/replicas", headers=bearer(person))
         assert len(fine.json()["data"]) == 3
     assert not place.api.seen("PATCH")

@@ -223,7 +223,7 @@ def test_a_node_tells_whether_it_is_ready_and_since_when_it_is_not() -> None:
     assert trim_node(made_node("a")).state == "ready"
     assert trim_node(made_node("a", closed=True)).state == "cordoned"
     down = trim_node(made_node("a", down=7))
-    assert (down.state, round((NOW - down.since) / 60)) == ("not ready", 7)
+    assert (down.state, round((NOW - (down.not_ready_since or 0)) / 60)) == ("not ready", 7)
     assert dict(down.allocatable)[GPU] == 8
 
 

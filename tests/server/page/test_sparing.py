@@ -106,7 +106,7 @@ async def test_the_cache_reads_again_what_is_late_and_forgets_what_is_gone() -> 
             after = place.cache.workflows.get("default", "first-job")
     assert before is not None
     assert after is not None
-    assert after["read"].more > before["read"].more, "though nothing has changed"
-    assert after["read"].version == before["read"].version
+    assert after["more"] > before["more"], "though nothing has changed"
+    assert after["read"].identity.version == before["read"].identity.version
     assert gone == [("default", "gone")]
     assert any(r.path.endswith(f"/{WORKFLOW.plural}/gone") for r in api.requests)
