@@ -10,7 +10,8 @@ import re
 import numpy as np
 
 from diflow.allocator.model.arrays import IntArray
-from diflow.allocator.model.plan import ADMIT, Plan, Why
+from diflow.allocator.model.plan import ADMIT, Plan
+from diflow.allocator.model.reasons import DoesNotFit
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.reasons import reason_texts
 from tests.policies.reasons import RESERVE_AFTER
@@ -70,9 +71,9 @@ def texts_are_true(snapshot: Snapshot, plan: Plan) -> list[str]:
     """The numbers in the text of a job that does not fit in one domain: each that it names is counted again."""
     s, out = snapshot, list[str]()
     free = np.maximum(s.node_allocatable - s.node_foreign - s.usage(plan.role, plan.node, plan.count), 0)
-    for j in np.flatnonzero((plan.why == int(Why.DOES_NOT_FIT)) & ~s.jobs_of(plan.role)).tolist():
+    for j in np.flatnonzero(~s.jobs_of(plan.role)).tolist():
         level = s.required(j)
-        if level < 0:
+        if level < 0 or not isinstance(plan.reasons[j], DoesNotFit):
             continue
         text = reason_texts.text(s, plan, j)
         named = re.search(rf"it needs (\S+) (\S+) in one {s.level_names[level]}: ", text)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from diflow.allocator.inspect import observer
 from diflow.allocator.inspect.rows import JobRow, job_rows
-from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.reasons import reason_texts
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from diflow.allocator.inspect.lists import Lists
     from diflow.allocator.inspect.observer import Seen
     from diflow.kube.api import Cluster
-
-_NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
 
 
 def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None = None) -> Iterator[str]:
@@ -83,7 +81,7 @@ def _unplanned(row: JobRow) -> str:
 
 def _could_start(plan: Plan, job: int) -> bool:
     """It waits, for a reason that can end."""
-    return int(plan.action[job]) == int(Action.WAIT) and Why(int(plan.why[job])) not in _NEVER
+    return int(plan.action[job]) == int(Action.WAIT) and plan.reasons[job].can_end
 
 
 def headline(row: JobRow) -> str:

@@ -13,10 +13,10 @@ import numpy as np
 
 from diflow.allocator.inspect.observer import used
 from diflow.allocator.model.ledger import ancestors
+from diflow.allocator.model.reasons import STARTS
 from diflow.allocator.model.snapshot import UNLIMITED
 from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, usable_capacity
 from diflow.allocator.policies.waiting import start_order
-from diflow.allocator.reasons.reason_texts import STARTS
 from diflow.allocator.watch import reports
 from diflow.common.words import counted, named
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from diflow.allocator.inspect import observer
 from diflow.allocator.model.plan import Action, Plan
+from diflow.allocator.model.reasons import STARTS
 from diflow.allocator.plan.inputs import Picture
-from diflow.allocator.reasons.reason_texts import STARTS, Explainer
+from diflow.allocator.reasons.reason_texts import Explainer
 from diflow.common.errors import ConflictError
 from diflow.common.words import counted
 from diflow.workflows import render

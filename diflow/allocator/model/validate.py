@@ -12,6 +12,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.plan import ADMIT, KEEP, PREEMPT, RESIZE, WAIT, Plan
+from diflow.allocator.model.reasons import Reason
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 
 MOST_FAULTS = 20
@@ -41,11 +42,11 @@ def _shape(s: Snapshot, p: Plan) -> list[str]:
 def _lengths(s: Snapshot, p: Plan) -> list[str]:
     if len({len(p.role), len(p.node), len(p.count)}) != 1:
         return ["the plan's role, node and count differ in length"]
-    for name in ("action", "bind_now", "why", "subject"):
+    for name in ("action", "bind_now", "reasons"):
         if len(getattr(p, name)) != s.jobs:
             return [f"the plan's {name} has {len(getattr(p, name))} entries for {s.jobs} jobs"]
-    if p.values.shape != (s.jobs, 3) or not np.isfinite(p.values).all():
-        return ["the plan's values are not three finite numbers a job"]
+    if strange := [kind.__name__ for kind in set(map(type, p.reasons)) if not issubclass(kind, Reason)]:
+        return [f"the plan has a reason that is none: {min(strange)}"]
     return []
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from diflow.allocator.model.amounts import amount
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.domains import best_domain, one_domain_of, totals
 from diflow.allocator.model.packing import slots
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.model.views import NOT_OFFERED, PODS
+from diflow.allocator.model.views import PODS
 from diflow.common.words import counted, quantity
 
 NODES_NAMED = 3
@@ -158,28 +159,6 @@ def request(snapshot: Snapshot, role: int) -> str:
 def amounts(snapshot: Snapshot, values: dict[int, int]) -> str:
     """Amounts by resource index, as text."""
     return ", ".join(amount(snapshot.resources[r], value) for r, value in values.items())
-
-
-def amount(resource: str, value: int) -> str:
-    """One amount as text, from a snapshot's base unit: 1500 of cpu is "1.5 cpu"."""
-    if resource == "cpu":
-        return f"{value / 1000:g} cpu"
-    if resource in ("memory", "ephemeral-storage"):
-        return f"{quantity(resource, value)} {resource}"
-    if resource.startswith("hostport/"):
-        return f"host port {resource.partition('/')[2]}"
-    if resource == PODS:
-        return counted(value, "pod")
-    if resource == NOT_OFFERED:
-        return "a resource that no node offers"
-    return f"{value} {resource}"
-
-
-def amount_of(resource: str, value: float) -> str:
-    """As `amount`, for fractions of the base unit: 1,333.3 of cpu is "1.33 cpu"."""
-    if float(value).is_integer():
-        return amount(resource, int(value))
-    return f"{quantity(resource, value)} {resource}"
 
 
 def _nodes(count: int) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diflow.allocator.model.plan import Plan, Why, make_plan
+from diflow.allocator.model.plan import Plan, make_plan
+from diflow.allocator.model.reasons import Fits
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.holding import stand
 from diflow.allocator.plan.inputs import Picture, left_in_place, picture
@@ -48,8 +49,8 @@ def plan(of: Snapshot, **places: dict[str, int]) -> Plan:
         for n, count in nodes.items()
     ]
     columns = np.array(sorted(triples), dtype=np.int64).reshape(-1, 3).T
-    why = np.full(of.jobs, int(Why.FITS), dtype=np.int64)
-    return make_plan(of, "test", columns[0].copy(), columns[1].copy(), columns[2].copy(), why=why)
+    reasons = [Fits(1, 1)] * of.jobs
+    return make_plan(of, "test", columns[0].copy(), columns[1].copy(), columns[2].copy(), reasons=reasons)
 
 
 def written(write: Write) -> tuple[dict[str, Any], dict[str, Any]]:
