@@ -125,7 +125,7 @@ class _Session:
         """Jobs in queues that are below their desired size and may be placed."""
         s = self.snapshot
         short = s.jobs_of(self.ledger.replicas < s.role_desired) & (s.job_queue >= 0)
-        return [job for job in short.nonzero()[0].tolist() if self._next(job) and not s.refusal(job)]
+        return [job for job in short.nonzero()[0].tolist() if self._next(job) and not s.job_refusal[job]]
 
     def _next(self, job: int) -> dict[int, int]:
         """The job's next request: all that its gang lacks, or one more replica."""

@@ -84,7 +84,7 @@ def nobody_waits_for_nothing(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 def rooms(snapshot: Snapshot, job: int) -> list[BoolArray]:
     """The sets of nodes of which one has to hold all of the job: the domains of the level that it requires."""
-    if not len(snapshot.job_required) or snapshot.job_required[job] < 0:
+    if snapshot.job_required[job] < 0:
         return [np.ones(snapshot.nodes, dtype=np.bool_)]
     row = snapshot.node_domain[snapshot.job_required[job]]
     return [row == domain for domain in sorted(set(row.tolist()) - {-1})]

@@ -45,7 +45,7 @@ class Cluster:
         s = self.s = prepared(snapshot)
         feasible = Feasibility(s)
         self.holds = s.jobs_of(s.held_role)
-        self.could_run = np.array([feasible.reason(j) is None and not s.refusal(j) for j in range(s.jobs)])
+        self.could_run = np.array([feasible.reason(j) is None and not s.job_refusal[j] for j in range(s.jobs)])
         shares = shares_by(s, (self.could_run | self.holds) & (s.job_queue >= 0))
         self.deserved, self._contended = shares.deserved, shares.contended
         self.pods = np.zeros((s.roles, s.nodes), dtype=np.int64)

@@ -248,7 +248,7 @@ def _does_not_fit(look: Look, job: int, reason: DoesNotFit) -> str:
 
 
 def _too_big(look: Look, job: int, reason: TooBig) -> str:
-    if look.s.refusal(job):
+    if look.s.job_refusal[job]:
         return ""
     s = look.s
     empty = s.node_allocatable - s.node_foreign
@@ -271,7 +271,7 @@ def _no_nodes(look: Look, job: int, reason: NoNodes) -> str:
 
 def _no_queue(look: Look, job: int, reason: NoSuchQueue) -> str:
     del reason
-    return "its queue exists" if look.s.job_queue[job] >= 0 and not look.s.refusal(job) else ""
+    return "its queue exists" if look.s.job_queue[job] >= 0 and not look.s.job_refusal[job] else ""
 
 
 def _cap(look: Look, job: int, reason: QueueCap) -> str:

@@ -99,8 +99,6 @@ def _gangs(s: Snapshot, change: _Change) -> list[str]:
     some, all_ready = s.jobs_of(total > 0), ~s.jobs_of((total < s.role_min) | (total > s.role_max))
     bad = some & ~all_ready & ~change.untouched
     out = [f"job {s.job_names[j]}: its gang would have neither 0 nor between min and max" for j in np.flatnonzero(bad)]
-    if not len(s.role_unit):
-        return out
     odd = s.jobs_of(total % s.role_unit > 0) & ~change.untouched
     fault = "its replicas would be no multiple of its unit"
     return out + [f"job {s.job_names[j]}: {fault}" for j in np.flatnonzero(odd)]
@@ -134,8 +132,6 @@ def _places(s: Snapshot, change: _Change) -> list[str]:
 
 def _domains(s: Snapshot, change: _Change) -> list[str]:
     """A job that requires a domain and gets pods is then in one domain of that level."""
-    if not len(s.job_required):
-        return []
     job = s.role_job[change.role]
     out: list[str] = []
     for j in np.unique(job[(change.after > change.before) & (s.job_required[job] >= 0)]).tolist():

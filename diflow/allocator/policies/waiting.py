@@ -187,7 +187,7 @@ def _room(ledger: Ledger, job: int, borrowed: IntArray | None) -> BoolArray | No
     itself uses the reservation, so another domain is chosen only if the job lacks less there.
     """
     s = ledger.snapshot
-    if s.required(job) < 0:
+    if ledger.facts.required[job] < 0:
         return None
     free = ledger.free if borrowed is None else ledger.free + borrowed
     whole = {role: empty_slots(s, role) for role in ledger.roles_of(job)}

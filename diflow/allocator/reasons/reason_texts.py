@@ -53,17 +53,16 @@ class _Look:
 
     @property
     def refusal(self) -> str:
-        return self.snapshot.refusal(self.job)
+        return self.snapshot.job_refusal[self.job]
 
     @property
     def level(self) -> str:
-        s, level = self.snapshot, self.snapshot.required(self.job)
-        return s.level_names[level] if level >= 0 else ""
+        return self.explainer.level(self.job)
 
     @property
     def has_domains(self) -> bool:
         s = self.snapshot
-        return bool((s.node_domain[s.required(self.job)] >= 0).any())
+        return bool((s.node_domain[s.job_required[self.job]] >= 0).any())
 
     def task(self, minimum: int) -> str:
         s = self.snapshot
@@ -175,6 +174,11 @@ class Explainer:
             out += self._what_would_help(job)
         return out
 
+    def level(self, job: int) -> str:
+        """The level of which one domain must hold the whole job, or ""."""
+        level = int(self.snapshot.job_required[job])
+        return self.snapshot.level_names[level] if level >= 0 else ""
+
     def may_grow(self, job: int) -> bool:
         """Whether it may have more replicas than the plan gives it."""
         return any(self._may_grow(role) for role in self.roles(job))
@@ -200,7 +204,7 @@ class Explainer:
             count = f"{low}" if low == high else f"{low} to {high}"
             parts.append(f"{count} × {s.role_names[r]} of {request(s, r)}")
         kind = "preemptible" if s.job_preemptible[job] else "not preemptible"
-        one = f", all in one {s.level_names[s.required(job)]}" if s.required(job) >= 0 else ""
+        one = f", all in one {level}" if (level := self.level(job)) else ""
         terms = f"priority {s.job_priority[job]}, {kind}, queue {s.job_queue_name[job]}"
         return f"asks for: {' and '.join(parts)}{one}; {terms}"
 

@@ -57,10 +57,11 @@ class Leftover:
     def fit(self, role: int) -> Fit:
         s = self.snapshot
         request, job = s.role_request[role], int(s.role_job[role])
-        key = (request.tobytes(), int(s.role_class[role]), job if s.required(job) >= 0 else -1)
+        is_bound = bool(s.job_required[job] >= 0)
+        key = (request.tobytes(), int(s.role_class[role]), job if is_bound else -1)
         if key not in self._known:
             suits = s.class_nodes[s.role_class[role]]
-            where = s.eligible(role) & self._room(job) if s.required(job) >= 0 else s.eligible(role)
+            where = s.eligible(role) & self._room(job) if is_bound else s.eligible(role)
             found = slots(self.free, request, where)
             self._known[key] = Fit(
                 need=0,
@@ -78,7 +79,7 @@ class Leftover:
         if job not in self._rooms:
             held = self.plan.node[s.role_job[self.plan.role] == job]
             if len(held):
-                there = one_domain_of(s.node_domain, held, s.required(job))
+                there = one_domain_of(s.node_domain, held, int(s.job_required[job]))
             else:
                 there = best_domain(s, job, {role: self._slots(role) for role in s.facts.roles_of[job]})
             self._rooms[job] = np.zeros(s.nodes, dtype=np.bool_) if there is None else there
@@ -92,7 +93,7 @@ class Leftover:
         nvidia.com/gpu in one rack: r1 has 12 free and fits 1, r2 has 8 free and fits 1, 2 others fit no more". Only for
         one role with the replicas that fit."""
         s = self.snapshot
-        level = s.required(int(s.role_job[roles[0]]))
+        level = int(s.job_required[s.role_job[roles[0]]])
         row, count = s.node_domain[level], len(s.domain_names)
         need = sum((int(s.role_min[r]) * s.role_request[r] for r in roles), np.zeros(len(s.resources), dtype=np.int64))
         known, asked = np.unique(row[row >= 0]), np.flatnonzero(need)
