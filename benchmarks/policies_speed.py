@@ -97,6 +97,12 @@ def cluster(jobs: int, nodes: int, seed: int = 0) -> Snapshot:
         held_role=none,
         held_node=none,
         held_count=none,
+        job_refusal=("",) * jobs,
+        level_names=(),
+        domain_names=(),
+        node_domain=np.zeros((0, nodes), dtype=np.int64),
+        job_required=np.full(jobs, -1, dtype=np.int64),
+        role_unit=np.ones(jobs, dtype=np.int64),
     )
     ledger = Ledger(snapshot)
     for j in range(int(jobs * 0.9)):

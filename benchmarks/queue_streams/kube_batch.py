@@ -25,7 +25,8 @@ import numpy as np
 
 from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.plan import Plan, Why, make_plan
+from diflow.allocator.model.plan import Plan, make_plan
+from diflow.allocator.model.reasons import KEPT, DoesNotFit, Fits, Reason
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import PODS
 from diflow.allocator.policies.fair.shares import deserved_by
@@ -51,11 +52,12 @@ class KubeBatchPolicy:
         session.preempt()
         session.reclaim()
         ledger = session.ledger
-        role, node, count = ledger.triples()
-        before = snapshot.jobs_of(snapshot.held_role)
-        after = snapshot.jobs_of(ledger.replicas > 0)
-        why = np.where(after, np.where(before, int(Why.KEPT), int(Why.FITS)), int(Why.DOES_NOT_FIT))
-        return make_plan(snapshot, self.name, role, node, count, why=why)
+        before, after = snapshot.jobs_of(snapshot.held_role), snapshot.jobs_of(ledger.replicas > 0)
+        reasons: list[Reason] = [
+            (KEPT if held else Fits(0, 0)) if holds else DoesNotFit(0, 0)
+            for held, holds in zip(before.tolist(), after.tolist(), strict=True)
+        ]
+        return make_plan(snapshot, self.name, *ledger.triples(), reasons=reasons)
 
 
 class _Session:
@@ -123,7 +125,7 @@ class _Session:
         """Jobs in queues that are below their desired size and may be placed."""
         s = self.snapshot
         short = s.jobs_of(self.ledger.replicas < s.role_desired) & (s.job_queue >= 0)
-        return [job for job in short.nonzero()[0].tolist() if self._next(job) and not s.refusal(job)]
+        return [job for job in short.nonzero()[0].tolist() if self._next(job) and not s.job_refusal[job]]
 
     def _next(self, job: int) -> dict[int, int]:
         """The job's next request: all that its gang lacks, or one more replica."""

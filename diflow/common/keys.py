@@ -184,6 +184,5 @@ REPLAN: Final = "diflow/replan"  # a new value requests a plan of the whole clus
 POLICY: Final = "diflow/policy"  # the policy of the leader (allocator)
 POOLS: Final = "diflow/pools"  # JSON: the node pools of the leader (allocator)
 
-STARTS: Final = "starts: "  # the beginning of the reason of a decision that admits a job (`DECISION`)
 
 LABEL_LIMIT: Final = 63  # of a DNS label and of a label's value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 _MIB: Final = frozenset({"memory", "ephemeral-storage"})
 
@@ -23,22 +23,6 @@ def named(names: Sequence[str], most: int) -> str:
 def shortened(text: str, most: int, *, end: str = "…") -> str:
     """The text with at most so many characters."""
     return text if len(text) <= most else f"{text[: most - len(end)]}{end}"
-
-
-class Number(float):
-    """A number with singular and plural in its format: `{0:replica is|replicas are}` is "1 replica is" for 1.
-
-    An empty plural is the singular with an s; a format without a bar is that of a float.
-    """
-
-    def __format__(self, spec: str, /) -> str:
-        one, bar, many = spec.partition("|")
-        return counted(float(self), one, plural=many) if bar else super().__format__(spec)
-
-
-def numbers(values: Any) -> tuple[Number, ...]:
-    """The values as Numbers for a format."""
-    return tuple(Number(value) for value in values)
 
 
 def quantity(resource: str, amount: float) -> str:

@@ -25,9 +25,10 @@ from benchmarks.queue_streams.streams import (
     random_stream,
 )
 from benchmarks.streams import LOADS, ROWS
-from diflow.allocator.model.plan import Plan, Why, carry_out, make_plan
+from diflow.allocator.model.plan import Plan, carry_out, make_plan
 from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.reasons import KEPT
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.policies.base import load_policy
@@ -55,7 +56,7 @@ class Scripted:
                 if taken:
                     triples.append((snapshot.job_names.index(job), node, taken))
         table = np.array(sorted(triples), dtype=np.int64).reshape(-1, 3).T
-        return make_plan(snapshot, self.name, *table, why=np.full(snapshot.jobs, int(Why.KEPT)))
+        return make_plan(snapshot, self.name, *table, reasons=[KEPT] * snapshot.jobs)
 
 
 def job(name: str, gpus: int, *, at: float = 0.0, work: float = 600.0, queue: str = "a", least: int = 0) -> StreamJob:

@@ -13,6 +13,7 @@ import numpy as np
 from diflow.allocator.model.plan import Plan, make_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
+from diflow.allocator.policies.waiting import first_reasons
 
 
 def packings(free: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
@@ -77,4 +78,4 @@ def _alone(snapshot: Snapshot, job: int, count: int, *, spread: bool) -> Plan:
         places = [(n, min(4, count - 4 * n)) for n in range((count + 3) // 4)]
     node, amount = (np.array(part, dtype=np.int64) for part in zip(*places, strict=True))
     role = np.full(len(node), job, dtype=np.int64)
-    return make_plan(snapshot, "alone", role, node, amount, why=np.zeros(snapshot.jobs, dtype=np.int64))
+    return make_plan(snapshot, "alone", role, node, amount, reasons=first_reasons(snapshot))

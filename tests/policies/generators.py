@@ -111,6 +111,12 @@ def random_snapshot(
         held_role=empty,
         held_node=empty,
         held_count=empty,
+        job_refusal=("",) * j,
+        level_names=(),
+        domain_names=(),
+        node_domain=np.zeros((0, n), dtype=np.int64),
+        job_required=np.full(j, -1, dtype=np.int64),
+        role_unit=np.ones(g, dtype=np.int64),
     )
     # A separate generator for what was added later, so that nothing else changes.
     own = rng.spawn(1)[0]

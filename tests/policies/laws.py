@@ -10,7 +10,16 @@ from dataclasses import replace
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray
-from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes, keep_plan
+from diflow.allocator.model.plan import Action, Plan, carry_out, changes, keep_plan
+from diflow.allocator.model.reasons import (
+    DoesNotFitElsewhere,
+    NoNodes,
+    NoSuchQueue,
+    QueueCap,
+    QueueShare,
+    Reserved,
+    TooBig,
+)
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import Policy
@@ -20,7 +29,7 @@ from tests.policies.permute import permuted, same_decisions
 KEEP_TO_A_POOL = ("goodput", "fair+goodput")
 """The policies that keep a job inside one pool. `fair` also starts gangs across pools, between queues."""
 WAIT, PREEMPT = int(Action.WAIT), int(Action.PREEMPT)
-EXCUSED = frozenset({Why.RESERVED, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SUCH_QUEUE, Why.TOO_BIG, Why.NO_NODES})
+EXCUSED = (Reserved, QueueCap, QueueShare, NoSuchQueue, TooBig, NoNodes)
 """Reasons to wait other than free capacity: a quota, a reservation, or a gang that does not fit on the empty cluster.
 """
 
@@ -53,7 +62,7 @@ def nobody_waits_for_nothing(snapshot: Snapshot, plan: Plan) -> list[str]:
     if len(waiting) == 0:
         return []
     starts = np.searchsorted(snapshot.role_job, np.arange(snapshot.jobs + 1))
-    told = [j for j in waiting.tolist() if starts[j + 1] - starts[j] == 1 and int(plan.why[j]) not in EXCUSED]
+    told = [j for j in waiting.tolist() if starts[j + 1] - starts[j] == 1 and not isinstance(plan.reasons[j], EXCUSED)]
     if not told:
         return []
     free = snapshot.node_allocatable - snapshot.node_foreign
@@ -69,13 +78,13 @@ def nobody_waits_for_nothing(snapshot: Snapshot, plan: Plan) -> list[str]:
         by_node = (np.maximum(free[:, asked], 0) // request[asked]).min(axis=1) * nodes
         fits = max((int(by_node[room].sum()) for room in open_rooms(snapshot, j, plan.policy)), default=0)
         if fits >= snapshot.role_min[g] and not _capped(snapshot, plan, j, g):
-            out.append(f"law 4: {snapshot.job_names[j]} waits ({Why(int(plan.why[j])).name}) though {fits} fit")
+            out.append(f"law 4: {snapshot.job_names[j]} waits ({plan.reasons[j].word}) though {fits} fit")
     return out
 
 
 def rooms(snapshot: Snapshot, job: int) -> list[BoolArray]:
     """The sets of nodes of which one has to hold all of the job: the domains of the level that it requires."""
-    if not len(snapshot.job_required) or snapshot.job_required[job] < 0:
+    if snapshot.job_required[job] < 0:
         return [np.ones(snapshot.nodes, dtype=np.bool_)]
     row = snapshot.node_domain[snapshot.job_required[job]]
     return [row == domain for domain in sorted(set(row.tolist()) - {-1})]
@@ -159,15 +168,15 @@ def _upwards(snapshot: Snapshot, queue: int) -> list[int]:
 
 
 def excuses_hold(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """The reasons TOO_BIG and NO_SUCH_QUEUE are true."""
+    """The reasons that name a queue, the nodes or a reservation are true."""
     out = []
     for j in np.flatnonzero(plan.action == WAIT).tolist():
-        why = int(plan.why[j])
-        if why == Why.NO_SUCH_QUEUE and snapshot.job_queue[j] >= 0:
+        reason = plan.reasons[j]
+        if isinstance(reason, NoSuchQueue) and snapshot.job_queue[j] >= 0:
             out.append(f"{snapshot.job_names[j]}: its queue exists")
-        if why == Why.NO_NODES and snapshot.node_open.any():
+        if isinstance(reason, NoNodes) and snapshot.node_open.any():
             out.append(f"{snapshot.job_names[j]}: there are nodes")
-        if why == Why.RESERVED and (plan.subject[j] < 0 or plan.subject[j] == j):
+        if isinstance(reason, Reserved) and reason.job == snapshot.job_names[j]:
             out.append(f"{snapshot.job_names[j]}: waits for a reservation of nobody")
     return out
 
@@ -218,9 +227,9 @@ def within_maximums(snapshot: Snapshot, plan: Plan) -> list[str]:
     stuck = s.jobs_of(plan.role[~usable]) | s.jobs_of(then < s.role_min)
     out = []
     for j in np.flatnonzero(above).tolist():
-        why = Why(int(plan.why[j]))
-        if why is not Why.DOES_NOT_FIT_ELSEWHERE:
-            out.append(f"law 18: {s.job_names[j]} holds more than its maximum and is told {why.name}")
+        reason = plan.reasons[j]
+        if not isinstance(reason, DoesNotFitElsewhere):
+            out.append(f"law 18: {s.job_names[j]} holds more than its maximum and is told {reason.word}")
         elif not stuck[j]:
             out.append(f"law 18: {s.job_names[j]} holds more than its maximum and could give it up where it is")
     return out

@@ -75,7 +75,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
                     )
                     for g in roles
                 ),
-                queue=s.queue_names[int(s.job_queue[j])] if s.job_queue[j] >= 0 else "gone",
+                queue=s.queue_names[int(s.job_queue[j])] if s.job_queue[j] >= 0 else s.job_queue_name[j],
                 priority=int(s.job_priority[j]),
                 preemptible=bool(s.job_preemptible[j]),
                 pinned=bool(s.job_pinned[j]),
@@ -86,7 +86,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
                 service_seconds=float(s.job_service_seconds[j]),
                 placed=placed,
                 profile=s.job_profile[j],
-                required=s.level_names[s.required(j)] if s.required(j) >= 0 else "",
+                required=s.level_names[s.job_required[j]] if s.job_required[j] >= 0 else "",
             )
         )
     order = [rng.permutation(len(part)).tolist() for part in (nodes, jobs, queues)]

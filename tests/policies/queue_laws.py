@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, IntArray
-from diflow.allocator.model.plan import Plan, Why, carry_out
+from diflow.allocator.model.plan import Plan, carry_out
+from diflow.allocator.model.reasons import Reclaimed, Reserved
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.prepared import prepared
 from diflow.allocator.policies.fair.shares import shares_by
@@ -44,7 +45,7 @@ class Cluster:
         s = self.s = prepared(snapshot)
         feasible = Feasibility(s)
         self.holds = s.jobs_of(s.held_role)
-        self.could_run = np.array([feasible.reason(j) is None and not s.refusal(j) for j in range(s.jobs)])
+        self.could_run = np.array([feasible.reason(j) is None and not s.job_refusal[j] for j in range(s.jobs)])
         shares = shares_by(s, (self.could_run | self.holds) & (s.job_queue >= 0))
         self.deserved, self._contended = shares.deserved, shares.contended
         self.pods = np.zeros((s.roles, s.nodes), dtype=np.int64)
@@ -318,9 +319,10 @@ def idle_capacity_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
     for job, role, count in after.wishes():
         if after.holds[job] or not after.fits(job, role, count):
             continue
-        why, other = Why(int(plan.why[job])), int(plan.subject[job])
-        if why != Why.RESERVED or other < 0 or other == job:
-            out.append(f"law 14: {names[job]} waits ({why.name}) though it fits")
+        reason = plan.reasons[job]
+        other = names.index(reason.job) if isinstance(reason, Reserved) else job
+        if other == job:
+            out.append(f"law 14: {names[job]} waits ({reason.word}) though it fits")
         elif s.job_preemptible[job] and s.job_priority[job] <= s.job_priority[other]:
             out.append(f"law 14: {names[job]} could borrow the capacity that is reserved for {names[other]}")
         elif not any(
@@ -392,12 +394,13 @@ class _Losses:
         self.before, self.after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
         s = self._s = self.before.s
         lost = s.jobs_of(self.after.count < self.before.count)
-        by_claim = lost & (plan.why == Why.RECLAIMED)
-        self.lost_to = [(v, int(plan.subject[v])) for v in np.flatnonzero(by_claim).tolist()]
+        to = {v: plan.reasons[v] for v in np.flatnonzero(lost).tolist()}
+        self.lost_to = [(v, s.job_names.index(why.job)) for v, why in to.items() if isinstance(why, Reclaimed)]
         left_a_node: BoolArray = (self.after.pods < self.before.pods).sum(axis=1) > 0
         moved = s.jobs_of(left_a_node)
         self._losers = self._queues_of(moved)
-        self._otherwise = self._queues_of(lost & (plan.why != Why.RECLAIMED))
+        by_claim = np.isin(np.arange(s.jobs), [victim for victim, _ in self.lost_to])
+        self._otherwise = self._queues_of(lost & ~by_claim)
         for victim, claimant in self.lost_to:
             mine = self.before.chains[s.job_queue[victim]]
             same = s.job_queue == s.job_queue[victim]

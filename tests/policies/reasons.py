@@ -14,7 +14,33 @@ from typing import Any
 
 import numpy as np
 
-from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.model.plan import Action, Plan
+from diflow.allocator.model.reasons import (
+    DoesNotFit,
+    Fits,
+    GaveBackReservation,
+    Grown,
+    GuaranteedElsewhere,
+    ItsTurn,
+    Kept,
+    KeptNotPreemptible,
+    Loss,
+    NoNodes,
+    NoSuchQueue,
+    NoSurplus,
+    OwnShare,
+    PlacedAgain,
+    PreemptedForPriority,
+    QueueCap,
+    QueueShare,
+    Reason,
+    Reclaimed,
+    ReclaimedByGuarantee,
+    Reserved,
+    SharedInQueue,
+    ShrunkForOthers,
+    TooBig,
+)
 from diflow.allocator.model.snapshot import Snapshot
 from tests.policies import laws
 from tests.policies.deserving import Tree
@@ -25,8 +51,6 @@ MANY = 2**31
 RESERVE_AFTER = 300.0
 """`reserve_after_seconds` of the settings that the laws check."""
 
-Numbers = tuple[float, float, float]
-
 
 def refuted(snapshot: Snapshot, plan: Plan) -> list[str]:
     """What is wrong with the reasons of this plan, one line for each job."""
@@ -35,8 +59,7 @@ def refuted(snapshot: Snapshot, plan: Plan) -> list[str]:
     for job in range(snapshot.jobs):
         wrong = look.refute(job)
         if wrong:
-            why = Why(int(plan.why[job])).name
-            out.append(f"reasons: {snapshot.job_names[job]} is told {why} {plan.values[job].tolist()}: {wrong}")
+            out.append(f"reasons: {snapshot.job_names[job]} is told {plan.reasons[job]}: {wrong}")
     return out
 
 
@@ -49,11 +72,11 @@ class Look:
 
     def refute(self, job: int) -> str:
         """What is wrong with the job's reason; "" if nothing is."""
-        why = Why(int(self.plan.why[job]))
-        check = _WAITING.get(why) if self.then[job] == 0 else _HOLDING.get(why)
+        reason = self.plan.reasons[job]
+        check = (_HOLDING if self.then[job] else _WAITING).get(type(reason))
         if self.then[job] == 0 and check is None and self.plan.policy in ("fit", "fair"):
             return "no reason to wait"
-        return check(self, job, tuple(self.plan.values[job].tolist())) if check is not None else ""
+        return check(self, job, reason) if check is not None else ""
 
     # -- what there is --
 
@@ -102,6 +125,15 @@ class Look:
         most = max(map(part, rooms), default=0.0)
         return [room for room in rooms if part(room) >= most * (1 - NEAR)]
 
+    def queue(self, name: str) -> int:
+        return self.s.queue_names.index(name)
+
+    def resource(self, name: str) -> int:
+        return self.s.resources.index(name)
+
+    def job(self, name: str) -> int:
+        return self.s.job_names.index(name)
+
     def open_to(self, role: int) -> Any:
         """N: nodes where a new pod of the role may run."""
         return self.s.class_nodes[self.s.role_class[role]] & self.s.node_open
@@ -131,13 +163,13 @@ class Look:
         """The sets of nodes of which one has to hold all of the job, under this policy."""
         return laws.open_rooms(self.s, job, self.plan.policy)
 
-    def says_what_fits(self, job: int, values: Numbers) -> bool:
-        """Whether the first two values are the replicas of a role that the gang needs and that fit."""
+    def says_what_fits(self, job: int, reason: DoesNotFit | Reserved) -> bool:
+        """Whether these are the replicas of a role that the gang needs and that fit."""
         rooms = self.best_rooms(job, self.free) or [np.zeros(self.s.nodes, dtype=np.bool_)]
         if self.plan.policy == "fair+goodput":
             rooms = [*rooms, *laws.rooms(self.s, job)]  # between queues, gangs are told as under `fair`
         return any(
-            (values[0], values[1]) == (self.s.role_min[r], self._slots(r, self.free, self._nodes(r) & room))
+            (reason.needs, reason.fits) == (self.s.role_min[r], self._slots(r, self.free, self._nodes(r) & room))
             for r in self.roles(job)
             for room in rooms
         )
@@ -195,7 +227,7 @@ class Look:
 
     def replaces(self, job: int, victim: int) -> bool:
         """Whether the job is placed again, with replicas on a node where the victim loses some."""
-        if self.plan.why[job] != Why.PLACED_AGAIN:
+        if not isinstance(self.plan.reasons[job], PlacedAgain):
             return False
         change = self._by_node(job), self._by_node(victim)
         return bool(((change[0] > 0) & (change[1] < 0)).any())
@@ -209,14 +241,14 @@ class Look:
         )
 
 
-def _does_not_fit(look: Look, job: int, values: Numbers) -> str:
-    if not look.says_what_fits(job, values):
+def _does_not_fit(look: Look, job: int, reason: DoesNotFit) -> str:
+    if not look.says_what_fits(job, reason):
         return "it is not so many that fit"
     return "it fits" if len(look.roles(job)) == 1 and look.gang_fits(job) else ""
 
 
-def _too_big(look: Look, job: int, values: Numbers) -> str:
-    if look.s.refusal(job):
+def _too_big(look: Look, job: int, reason: TooBig) -> str:
+    if look.s.job_refusal[job]:
         return ""
     s = look.s
     empty = s.node_allocatable - s.node_foreign
@@ -227,49 +259,54 @@ def _too_big(look: Look, job: int, values: Numbers) -> str:
         return "it fits on an empty cluster"
     for r, room in itertools.product(look.roles(job), rooms or [np.zeros(s.nodes, dtype=np.bool_)]):
         most = look._slots(r, empty, look.open_to(r) & room)
-        if (values[0], values[1]) == (s.role_min[r], most) and most < s.role_min[r]:
+        if (reason.needs, reason.fits) == (s.role_min[r], most) and most < s.role_min[r]:
             return ""
     return "an empty cluster takes another number"
 
 
-def _no_nodes(look: Look, job: int, values: Numbers) -> str:
-    del job, values
+def _no_nodes(look: Look, job: int, reason: NoNodes) -> str:
+    del job, reason
     return "there are nodes" if look.s.node_open.any() else ""
 
 
-def _no_queue(look: Look, job: int, values: Numbers) -> str:
-    del values
-    return "its queue exists" if look.s.job_queue[job] >= 0 and not look.s.refusal(job) else ""
+def _no_queue(look: Look, job: int, reason: NoSuchQueue) -> str:
+    del reason
+    return "its queue exists" if look.s.job_queue[job] >= 0 and not look.s.job_refusal[job] else ""
 
 
-def _cap(look: Look, job: int, values: Numbers) -> str:
-    queue, r = int(look.plan.subject[job]), int(values[2])
+def _cap(look: Look, job: int, reason: QueueCap) -> str:
+    queue, r = look.queue(reason.queue), look.resource(reason.resource)
     if queue not in look.after.chain(int(look.s.job_queue[job])):
         return "that queue is not above it"
+    if reason.cap != look.s.queue_cap[queue, r]:
+        return f"the cap is {look.s.queue_cap[queue, r]}"
     left = max(0, look.s.queue_cap[queue, r] - look.after.used[queue, r])
-    if (values[0], values[1]) != (look.gang(job)[r], left):
+    if (reason.needs, reason.left) != (look.gang(job)[r], left):
         return f"the gang needs {look.gang(job)[r]}, and {left} is left"
-    return "" if values[0] > left else "the cap does not bind"
+    return "" if reason.needs > left else "the cap does not bind"
 
 
-def _share(look: Look, job: int, values: Numbers) -> str:
-    return next(_wrong_share(look, job, values, int(look.plan.subject[job])), "")
+def _share(look: Look, job: int, reason: QueueShare) -> str:
+    return next(_wrong_share(look, job, reason, look.queue(reason.queue)), "")
 
 
-def _wrong_share(look: Look, job: int, values: Numbers, queue: int) -> Iterator[str]:
+def _wrong_share(look: Look, job: int, reason: QueueShare, queue: int) -> Iterator[str]:
     """The first fault: later checks assume that earlier ones passed."""
-    r, tree, need = int(values[2]), look.after, int(look.gang(job)[int(values[2])])
+    r, tree = look.resource(reason.resource), look.after
+    need = int(look.gang(job)[r])
     if queue not in tree.chain(tree.leaf(int(look.s.job_queue[job]))):
         yield "that queue is not above it"
-    if values[0] != tree.used[queue, r]:
+    if reason.holds != tree.used[queue, r]:
         yield f"the queue holds {tree.used[queue, r]}"
-    if not look.deserves(queue, r, values[1]):
+    if not look.deserves(queue, r, reason.deserves):
         yield f"the queue deserves {look.after.deserved[queue, r]}"
     if not need:
         yield "the gang asks for none of it"
+    if reason.needs != need:
+        yield f"the gang needs {need}"
     if look.gang_fits(job) and len(look.roles(job)) == 1:
         yield "it fits"
-    if values[0] < values[1] * (1 - NEAR):
+    if reason.holds < reason.deserves * (1 - NEAR):
         yield "the queue holds less than it deserves"
     if not any(tree.contended(queue, r) for tree in (look.after, look.before)):
         yield "nobody lacks it"
@@ -277,20 +314,20 @@ def _wrong_share(look: Look, job: int, values: Numbers, queue: int) -> Iterator[
         yield "nobody else could give any"
 
 
-def _own_share(look: Look, job: int, values: Numbers) -> str:
-    queue = int(look.plan.subject[job])
+def _own_share(look: Look, job: int, reason: OwnShare) -> str:
+    queue = look.queue(reason.queue)
     if queue != look.s.job_queue[job] or not look.after.has_own(queue):
         return "these are not its queue's own jobs"
-    return next(_wrong_share(look, job, values, look.after.own(queue)), "")
+    return next(_wrong_share(look, job, reason, look.after.own(queue)), "")
 
 
-def _too_little(look: Look, job: int, values: Numbers, above: Any) -> str:
+def _too_little(look: Look, job: int, reason: NoSurplus | GuaranteedElsewhere, above: Any) -> str:
     """What the gang lacks, and what other queues hold `above` a limit (by queue and resource)."""
-    tree, r = look.after, int(values[2])
+    tree, r = look.after, look.resource(reason.resource)
     nodes = np.zeros(look.s.nodes, dtype=np.bool_)
     for role in look.roles(job):
         nodes |= look.open_to(role)
-    lack = values[0]
+    lack = reason.lacks
     lacking = [
         look.gang(job)[r] - np.maximum(look.free[nodes & room, r], 0).sum() for room in look.best_rooms(job, look.free)
     ]
@@ -300,44 +337,42 @@ def _too_little(look: Look, job: int, values: Numbers, above: Any) -> str:
     if sum(tree.stoppable[q, r] for q in others) <= 0:
         return "nobody else could give any"
     total = sum(above[q, r] for q in others)
-    if abs(total - values[1]) > NEAR * max(1.0, total):
+    if abs(total - reason.above) > NEAR * max(1.0, total):
         return f"others hold {total} above"
     return "" if total < lack else "others hold enough"
 
 
-def _no_surplus(look: Look, job: int, values: Numbers) -> str:
-    if look.plan.subject[job] != look.s.job_queue[job]:
-        return "that is not its queue"
-    told = [_too_little(look, job, values, look.after.above(tree.deserved)) for tree in (look.after, look.before)]
+def _no_surplus(look: Look, job: int, reason: NoSurplus) -> str:
+    told = [_too_little(look, job, reason, look.after.above(tree.deserved)) for tree in (look.after, look.before)]
     return "" if "" in told else told[0]
 
 
-def _guaranteed(look: Look, job: int, values: Numbers) -> str:
-    queue, need = int(look.plan.subject[job]), look.gang(job)
+def _guaranteed(look: Look, job: int, reason: GuaranteedElsewhere) -> str:
+    queue, need = look.queue(reason.queue), look.gang(job)
     if queue not in look.after.chain(int(look.s.job_queue[job])):
         return "that queue is not above it"
     if not ((look.after.used[queue] + need <= look.s.queue_guarantee[queue]) & (need > 0)).any():
         return "its guarantee does not cover the gang"
-    return _too_little(look, job, values, look.after.above(look.after.guarantee))
+    return _too_little(look, job, reason, look.after.above(look.after.guarantee))
 
 
-def _reserved(look: Look, job: int, values: Numbers) -> str:
-    return next(_wrong_reservation(look, job, values), "")
+def _reserved(look: Look, job: int, reason: Reserved) -> str:
+    return next(_wrong_reservation(look, job, reason), "")
 
 
-def _wrong_reservation(look: Look, job: int, values: Numbers) -> Iterator[str]:
-    other, s = int(look.plan.subject[job]), look.s
-    if other < 0 or other == job or look.then[other] > 0:
+def _wrong_reservation(look: Look, job: int, reason: Reserved) -> Iterator[str]:
+    other, s = look.job(reason.job), look.s
+    if other == job or look.then[other] > 0:
         yield "capacity is reserved for no job that waits"
     if not look.gang_fits(job):
         yield "it would not fit without that"
-    if not look.says_what_fits(job, values):
+    if not look.says_what_fits(job, reason):
         yield "it is not so many that fit"
     if not _has_waited(look, other):
         yield "that one's turn has not come"
     if look.plan.policy != "fair":
         return
-    if values[2] <= 0:
+    if reason.seconds <= 0:
         yield "the reservation has ended"
     if s.job_preemptible[job] and s.job_priority[job] <= s.job_priority[other]:
         yield "it could borrow the capacity"
@@ -381,61 +416,61 @@ def _one_as_late_runs(look: Look, job: int) -> bool:
     return any(size[other] >= size[job] / 2 - NEAR for other in np.flatnonzero(late).tolist())
 
 
-def _its_turn(look: Look, job: int, values: Numbers) -> str:
-    if not _has_waited(look, job) or values[2] <= 0:
+def _its_turn(look: Look, job: int, reason: ItsTurn) -> str:
+    if not _has_waited(look, job) or reason.seconds <= 0:
         return "it is not its turn"
     if len(look.roles(job)) == 1 and look.gang_fits(job):
         return "it fits"
-    mine = [r for r in look.roles(job) if look.s.role_min[r] == values[0]]
-    if not any(0 <= values[1] <= min(values[0], look.fits(r)) for r in mine):
+    mine = [r for r in look.roles(job) if look.s.role_min[r] == reason.needs]
+    if not any(0 <= reason.fits <= min(reason.needs, look.fits(r)) for r in mine):
         return "it is not so many that fit"
     for other in np.flatnonzero(look.then == 0).tolist():
-        why = Why(int(look.plan.why[other]))
-        if (why is Why.ITS_TURN and other != job) or (why is Why.RESERVED and look.plan.subject[other] != job):
+        told = look.plan.reasons[other]
+        if (isinstance(told, ItsTurn) and other != job) or (isinstance(told, Reserved) and look.job(told.job) != job):
             return "another one's turn has come too"
     return ""
 
 
-def _replicas(look: Look, job: int, values: Numbers) -> str:
+def _replicas(look: Look, job: int, reason: Loss) -> str:
     """A loss of the job to another one."""
-    moved = look.plan.why[job] == Why.PREEMPTED_FOR_PRIORITY and look.plan.action[job] == int(Action.RESIZE)
+    moved = isinstance(reason, PreemptedForPriority) and look.plan.action[job] == int(Action.RESIZE)
     if look.held[job] - look.then[job] < (0 if moved else 1):
         return "it held no more before"
-    if (values[0], values[1]) != (look.then[job], look.held[job]):
+    if (reason.replicas, reason.before) != (look.then[job], look.held[job]):
         return f"it has {look.then[job]} of {look.held[job]}"
-    other = int(look.plan.subject[job])
-    if other < 0 or other == job:
+    other = look.job(reason.job)
+    if other == job:
         return "nobody is named"
     if not look.s.job_preemptible[job]:
         return "it may not be stopped"
     return "" if look.gains(other) or look.replaces(other, job) else "that one got nothing"
 
 
-def _preempted(look: Look, job: int, values: Numbers) -> str:
-    s, other = look.s, int(look.plan.subject[job])
+def _preempted(look: Look, job: int, reason: PreemptedForPriority) -> str:
+    s, other = look.s, look.job(reason.job)
     if s.job_priority[other] <= s.job_priority[job]:
         return "that one's priority is no higher"
     if look.plan.policy == "fair" and s.job_queue[other] != s.job_queue[job]:
         return "that one is of another queue"
-    return _replicas(look, job, values)
+    return _replicas(look, job, reason)
 
 
-def _parts(look: Look, job: int) -> tuple[list[int], list[int]]:
-    """The queues of the job and of the job it names, below their nearest common ancestor."""
+def _parts(look: Look, job: int, other: int) -> tuple[list[int], list[int]]:
+    """The queues of both jobs, below their nearest common ancestor."""
     tree, s = look.before, look.s
     mine = tree.chain(tree.leaf(int(s.job_queue[job])))
-    theirs = tree.chain(tree.leaf(int(s.job_queue[int(look.plan.subject[job])])))
+    theirs = tree.chain(tree.leaf(int(s.job_queue[other])))
     return [q for q in mine if q not in theirs], [q for q in theirs if q not in mine]
 
 
-def _reclaimed(look: Look, job: int, values: Numbers) -> str:
-    wrong = _replicas(look, job, values)
+def _reclaimed(look: Look, job: int, reason: Reclaimed) -> str:
+    wrong = _replicas(look, job, reason)
     if wrong:
         return wrong
-    mine, theirs = _parts(look, job)
+    mine, theirs = _parts(look, job, look.job(reason.job))
     if not mine or not theirs:
         return "both are of one queue"
-    other = int(look.plan.subject[job])
+    other = look.job(reason.job)
     need = np.flatnonzero(look.gang(other)).tolist()
 
     counted = [r for r in need if look.before.contended(mine[-1], r) or look.after.contended(mine[-1], r)]
@@ -455,91 +490,86 @@ def _met(tree: Tree, queue: int, less: Any, among: list[int]) -> float:
     return max(((tree.used[queue, r] - less[r]) / max(tree.deserved[queue, r], NEAR) for r in among), default=0.0)
 
 
-def _by_guarantee(look: Look, job: int, values: Numbers) -> str:
-    wrong = _replicas(look, job, values)
+def _by_guarantee(look: Look, job: int, reason: ReclaimedByGuarantee) -> str:
+    wrong = _replicas(look, job, reason)
     if wrong:
         return wrong
-    _, theirs = _parts(look, job)
+    _, theirs = _parts(look, job, look.job(reason.job))
     return "" if any(look.before.guarantee[q].any() for q in theirs) else "that one's queue is guaranteed nothing"
 
 
-def _shared(look: Look, job: int, values: Numbers) -> str:
-    s, other = look.s, int(look.plan.subject[job])
+def _shared(look: Look, job: int, reason: SharedInQueue) -> str:
+    s, other = look.s, look.job(reason.job)
     if s.job_queue[other] != s.job_queue[job] or s.job_priority[other] < s.job_priority[job]:
         return "that one is of another queue or a lower priority"
     if any(look.replicas[r] < s.role_min[r] for r in look.roles(job)):
         return "it lost more than what it had above its minimum"
-    return _replicas(look, job, values)
+    return _replicas(look, job, reason)
 
 
-def _gave_back(look: Look, job: int, values: Numbers) -> str:
-    s, other = look.s, int(look.plan.subject[job])
+def _gave_back(look: Look, job: int, reason: GaveBackReservation) -> str:
+    s, other = look.s, look.job(reason.job)
     if s.job_queue[other] != s.job_queue[job] or look.held[other] > 0 or not _has_waited(look, other):
         return "no capacity was reserved for that one"
-    return _replicas(look, job, values)
+    return _replicas(look, job, reason)
 
 
-def _starts(look: Look, job: int, values: Numbers) -> str:
-    return "" if look.held[job] == 0 and look.then[job] == values[0] else "it does not start with so many"
+def _starts(look: Look, job: int, reason: Fits) -> str:
+    return "" if look.held[job] == 0 and look.then[job] == reason.gets else "it does not start with so many"
 
 
-def _grows(look: Look, job: int, values: Numbers) -> str:
+def _grows(look: Look, job: int, reason: Grown) -> str:
     if look.plan.policy not in ("fit", "fair"):
         return ""
-    return "" if look.gains(job) and look.then[job] == values[0] else "it does not grow to so many"
+    return "" if look.gains(job) and look.then[job] == reason.replicas else "it does not grow to so many"
 
 
-def _again(look: Look, job: int, values: Numbers) -> str:
+def _again(look: Look, job: int, reason: PlacedAgain) -> str:
     if look.plan.action[job] != int(Action.RESIZE):
         return "it stays as it is"
-    return "" if (values[0], values[1]) == (look.then[job], look.held[job]) else "it had or has another number"
+    return (
+        "" if (reason.replicas, reason.before) == (look.then[job], look.held[job]) else "it had or has another number"
+    )
 
 
-def _keeps(look: Look, job: int, values: Numbers) -> str:
-    del values
+def _keeps(look: Look, job: int, reason: Kept) -> str:
+    del reason
     return "" if look.plan.action[job] == int(Action.KEEP) else "it is changed"
 
 
-def _shrunk(look: Look, job: int, values: Numbers) -> str:
-    # Without a subject the values are speeds.
-    return _replicas(look, job, values) if look.plan.subject[job] >= 0 else ""
-
-
-Check = Callable[[Look, int, Numbers], str]
-_LOST: dict[Why, Check] = {
-    Why.PREEMPTED_FOR_PRIORITY: _preempted,
-    Why.RECLAIMED: _reclaimed,
-    Why.RECLAIMED_BY_GUARANTEE: _by_guarantee,
-    Why.SHARED_IN_QUEUE: _shared,
-    Why.GAVE_BACK_RESERVATION: _gave_back,
-    Why.SHRUNK_FOR_OTHERS: _shrunk,
+Check = Callable[[Look, int, Any], str]
+_LOST: dict[type[Reason], Check] = {
+    PreemptedForPriority: _preempted,
+    Reclaimed: _reclaimed,
+    ReclaimedByGuarantee: _by_guarantee,
+    SharedInQueue: _shared,
+    GaveBackReservation: _gave_back,
+    ShrunkForOthers: _replicas,
 }
-_WAITING: dict[Why, Check] = {
-    Why.DOES_NOT_FIT: _does_not_fit,
-    Why.TOO_BIG: _too_big,
-    Why.NO_NODES: _no_nodes,
-    Why.NO_SUCH_QUEUE: _no_queue,
-    Why.QUEUE_CAP: _cap,
-    Why.QUEUE_SHARE: _share,
-    Why.OWN_SHARE: _own_share,
-    Why.NO_SURPLUS: _no_surplus,
-    Why.GUARANTEED_ELSEWHERE: _guaranteed,
-    Why.RESERVED: _reserved,
-    Why.ITS_TURN: _its_turn,
+_WAITING: dict[type[Reason], Check] = {
+    DoesNotFit: _does_not_fit,
+    TooBig: _too_big,
+    NoNodes: _no_nodes,
+    NoSuchQueue: _no_queue,
+    QueueCap: _cap,
+    QueueShare: _share,
+    OwnShare: _own_share,
+    NoSurplus: _no_surplus,
+    GuaranteedElsewhere: _guaranteed,
+    Reserved: _reserved,
+    ItsTurn: _its_turn,
     **_LOST,
 }
-_HOLDING: dict[Why, Check] = {
-    Why.FITS: _starts,
-    Why.GROWN: _grows,
-    Why.PLACED_AGAIN: _again,
-    Why.KEPT: _keeps,
-    Why.KEPT_NOT_PREEMPTIBLE: _keeps,
+_HOLDING: dict[type[Reason], Check] = {
+    Fits: _starts,
+    Grown: _grows,
+    PlacedAgain: _again,
+    Kept: _keeps,
+    KeptNotPreemptible: _keeps,
     **_LOST,
 }
 
 
-def whys(snapshot: Snapshot, plan: Plan) -> Iterator[Why]:
-    """The checks for reasons of waiting jobs."""
-    holds = snapshot.jobs_of(plan.role)
-    for job in np.flatnonzero(~holds).tolist():
-        yield Why(int(plan.why[job]))
+def of_waiting(snapshot: Snapshot, plan: Plan) -> list[Reason]:
+    """The reasons of the jobs that hold nothing after the plan."""
+    return [plan.reasons[job] for job in np.flatnonzero(~snapshot.jobs_of(plan.role)).tolist()]

@@ -10,13 +10,22 @@ import numpy as np
 import pytest
 
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes, make_plan
+from diflow.allocator.model.plan import Action, Plan, carry_out, changes, make_plan
+from diflow.allocator.model.reasons import (
+    DoesNotFit,
+    GainTooSmall,
+    Grown,
+    PlacedAgain,
+    PreemptedForPriority,
+    Reason,
+    ShrunkForOthers,
+)
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.fit.preemption import preempt
-from diflow.allocator.policies.fixed_point import joined, no_worse_than_keeping, recounted
+from diflow.allocator.policies.fixed_point import joined, no_worse_than_keeping, of_whole
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.reasons import reason_texts
 
@@ -74,8 +83,8 @@ def told(snapshot: Snapshot, plan: Plan, name: str) -> str:
     return reason_texts.text(snapshot, plan, snapshot.job_names.index(name))
 
 
-def why(snapshot: Snapshot, plan: Plan, name: str) -> Why:
-    return Why(int(plan.why[snapshot.job_names.index(name)]))
+def why(snapshot: Snapshot, plan: Plan, name: str) -> Reason:
+    return plan.reasons[snapshot.job_names.index(name)]
 
 
 def test_a_preemptible_job_starts_with_all_that_it_may_have_on_as_few_nodes_as_possible() -> None:
@@ -113,7 +122,7 @@ def test_growth_that_is_not_worth_a_restart_waits(slots: int, most: int, size: i
     snapshot, plan = planned(nodes(slots), [elastic("a", 1, most, {"n1": 8})])
     assert sizes(snapshot, plan) == {"a": size}
     if size == 8:
-        assert why(snapshot, plan, "a") == Why.GAIN_TOO_SMALL
+        assert isinstance(why(snapshot, plan, "a"), GainTooSmall)
 
 
 def test_capacity_that_is_too_little_for_two_jobs_goes_to_the_older_one() -> None:
@@ -132,7 +141,7 @@ def test_a_job_shrinks_for_a_newcomer_and_both_share_what_is_there() -> None:
         "old: resize (once what it replaces has terminated): has 4 replicas instead of 8: "
         "'new' needs capacity that it held above its minimum"
     )
-    assert plan.subject[snapshot.job_names.index("old")] == snapshot.job_names.index("new")
+    assert why(snapshot, plan, "old") == ShrunkForOthers(4, 8, "new")
 
 
 def test_no_more_is_taken_than_what_may_not_be_moved_needs() -> None:
@@ -160,7 +169,7 @@ def test_no_job_shrinks_for_a_lower_priority_and_none_is_stopped_for_an_equal_on
     ]
     snapshot, plan = planned(nodes(4, 4), jobs)
     assert sizes(snapshot, plan) == {"high": 4, "equal": 4}
-    assert why(snapshot, plan, "new") == Why.DOES_NOT_FIT
+    assert isinstance(why(snapshot, plan, "new"), DoesNotFit)
 
 
 def test_a_gang_is_stopped_whole_or_not_at_all() -> None:
@@ -211,7 +220,7 @@ def test_a_victim_that_fits_elsewhere_moves_there_in_the_same_plan() -> None:
     ]
     snapshot, plan = planned(cluster, jobs)
     assert held(snapshot, plan) == {"old": {"n2": 2}, "new": {"n1": 4}}
-    assert why(snapshot, plan, "old") == Why.PREEMPTED_FOR_PRIORITY
+    assert isinstance(why(snapshot, plan, "old"), PreemptedForPriority)
 
 
 def test_what_cannot_leave_its_nodes_shrinks_but_is_not_stopped() -> None:
@@ -273,7 +282,7 @@ def test_the_rest_of_a_gang_that_lost_pods_starts_again_or_frees_its_capacity() 
 def test_a_maximum_that_was_lowered_is_followed_at_once() -> None:
     snapshot, plan = planned(nodes(4, 4), [elastic("a", 1, 3, {"n1": 2, "n2": 4}, changed_seconds=NOW)])
     assert held(snapshot, plan) == {"a": {"n2": 3}}
-    assert why(snapshot, plan, "a") == Why.PLACED_AGAIN
+    assert isinstance(why(snapshot, plan, "a"), PlacedAgain)
     assert told(snapshot, plan, "a").endswith(
         ": is placed again with 3 replicas, 6 before: w had 6 and may have at most 3"
     )
@@ -303,7 +312,7 @@ def test_a_plan_that_is_worse_than_keeping_is_not_taken() -> None:
 
     def with_replicas(*counts: int) -> Plan:
         role = np.arange(2)
-        return make_plan(snapshot, "test", role, role, np.array(counts), why=np.zeros(2, dtype=np.int64))
+        return make_plan(snapshot, "test", role, role, np.array(counts), reasons=[DoesNotFit(0, 0)] * 2)
 
     def chosen(*plans: Plan) -> list[int]:
         ways = [lambda plan=plan: plan for plan in plans]
@@ -417,22 +426,13 @@ def test_a_job_that_starts_in_one_step_of_the_plan_and_loses_in_the_next_is_told
 def test_a_job_that_grows_in_one_step_and_is_stopped_in_the_next_loses_what_it_held_before() -> None:
     """The reason of a job that several steps of one plan changed counts its replicas before and after the plan."""
     snapshot = build(nodes(4), [elastic("old", 1, 4, {"n1": 1}), firm("urgent", 4, priority=1)], now_seconds=NOW)
-    grown = make_plan(snapshot, "fit", *_triples((0, 0, 4)), **_reasons(Why.GROWN, (4, 1, 0), -1))
+    grown = make_plan(snapshot, "fit", *_triples((0, 0, 4)), reasons=[Grown(4), DoesNotFit(4, 0)])
     after = carry_out(snapshot, grown)
     plan = joined(snapshot, grown, FitPolicy(PolicySettings()).optimize(after))
-    assert plan.values[0].tolist() == [0, 4, 0]
-    assert recounted(snapshot, plan).values[0].tolist() == [0, 1, 0]
+    assert plan.reasons[0] == PreemptedForPriority(0, 4, "urgent")
+    assert of_whole(snapshot, plan).reasons[0] == PreemptedForPriority(0, 1, "urgent")
 
 
 def _triples(*rows: tuple[int, int, int]) -> list[Any]:
     """Role, node and count as arrays."""
     return [np.array(column) for column in zip(*rows, strict=True)]
-
-
-def _reasons(why: Why, values: tuple[float, float, float], subject: int) -> dict[str, Any]:
-    """The reasons of a plan for two jobs, of which the first one has this reason."""
-    return {
-        "why": np.array([int(why), int(Why.DOES_NOT_FIT)]),
-        "values": np.array([values, (4, 0, 0)], dtype=np.float64),
-        "subject": np.array([subject, -1]),
-    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes
+from diflow.allocator.model.plan import Action, Plan, carry_out, changes
+from diflow.allocator.model.reasons import DoesNotFitElsewhere
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
@@ -162,7 +163,7 @@ def test_a_gang_that_lacks_another_task_and_does_not_get_it_is_not_started_again
         assert sizes(snapshot, plan) == {"a/v": 0, "a/w": 0}
     else:
         assert sizes(snapshot, plan) == {"a/v": 4, "a/w": 1}
-        assert plan.why[0] == Why.DOES_NOT_FIT_ELSEWHERE
+        assert isinstance(plan.reasons[0], DoesNotFitElsewhere)
 
 
 @EVERY

@@ -15,6 +15,7 @@ from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import POOL, REPLICAS, STEP_SECONDS, Profile
+from diflow.allocator.model.reasons import DoesNotFit
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, RoleView, build
 from diflow.allocator.policies.base import load_policy
@@ -227,7 +228,7 @@ def test_a_gang_that_fits_in_no_pool_now_waits_and_is_told_the_pool_with_most_ro
     snapshot = cluster(gang, *fixed)
     plan = load_policy("goodput").optimize(snapshot)
     assert "b" not in places(snapshot, plan)
-    assert plan.values[snapshot.job_names.index("b")].tolist() == [4.0, 3.0, 0.0]
+    assert plan.reasons[snapshot.job_names.index("b")] == DoesNotFit(4, 3)
 
 
 def test_a_gang_that_waits_too_long_gets_its_place_in_one_pool() -> None:

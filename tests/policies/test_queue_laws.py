@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diflow.allocator.model.plan import Why, carry_out, keep_plan
+from diflow.allocator.model.plan import carry_out, keep_plan
+from diflow.allocator.model.reasons import Grown, Reclaimed, Reserved
 from diflow.allocator.model.views import QueueView, build
 from diflow.allocator.policies.fair.policy import FairPolicy
 from tests.policies import queue_laws
@@ -34,19 +35,18 @@ def test_hundreds_of_jobs_lose_something_to_other_queues() -> None:
     policy, lost = FairPolicy(), 0
     for snapshot in queue_clusters(6, CLUSTERS // 3):
         plan = policy.optimize(snapshot)
-        lost += int((plan.why == Why.RECLAIMED).sum())
+        lost += sum(isinstance(reason, Reclaimed) for reason in plan.reasons)
     assert lost > 200
 
 
 def test_taking_from_a_queue_with_less_breaks_the_law() -> None:
     jobs = [job("a", 8, queue="q1", placed={"n1": 2}, cpu=1), job("b", 8, queue="q2", placed={"n1": 6}, cpu=1)]
     snapshot = build([node(cpu=8)], jobs, [QueueView("q1"), QueueView("q2")])
-    a, b = snapshot.job_names.index("a"), snapshot.job_names.index("b")
+    a = snapshot.job_names.index("a")
     more = np.array([1 if j == a else 7 for j in snapshot.role_job[snapshot.held_role]])
-    why, subject = np.full(2, int(Why.GROWN)), np.full(2, -1)
-    why[a], subject[a] = int(Why.RECLAIMED), b
+    reasons = tuple(Reclaimed(1, 2, "b") if j == a else Grown(7) for j in range(2))
     kept = keep_plan(snapshot, "worse")
-    worse = replace(kept, count=more, why=why, subject=subject, action=np.full(2, 2))
+    worse = replace(kept, count=more, reasons=reasons, action=np.full(2, 2))
     assert len(queue_laws.who_takes_has_less(snapshot, worse)) == 2
     assert queue_laws.who_takes_has_less(snapshot, FairPolicy().optimize(snapshot)) == []
 
@@ -85,12 +85,11 @@ def test_a_reservation_begins_again_when_an_older_job_starts(older_started: floa
         job("small", 1, created=2100.0, preemptible=False, cpu=1),
     ]
     snapshot = build([node(cpu=8)], jobs, now_seconds=2300.0)
-    small, gang = (snapshot.job_names.index(name) for name in ("small", "gang"))
     kept = keep_plan(snapshot, "keep")
-    why, subject = kept.why.copy(), kept.subject.copy()
-    why[small], subject[small] = int(Why.RESERVED), gang
+    reasons = list(kept.reasons)
+    reasons[snapshot.job_names.index("small")] = Reserved(1, 5, 0.0, "gang")
     told = [] if ends else ["law 14: small waits for gang, and there is no end to it"]
-    assert queue_laws.idle_capacity_is_used(snapshot, replace(kept, why=why, subject=subject)) == told
+    assert queue_laws.idle_capacity_is_used(snapshot, replace(kept, reasons=tuple(reasons))) == told
     assert held(snapshot, FairPolicy().optimize(snapshot)) == {"older": 3, "gang": 0, "small": int(not ends)}
 
 

@@ -7,7 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.reasons import (
+    KEPT,
+    DoesNotFit,
+    ItsTurn,
+    NoSurplus,
+    QueueCap,
+    QueueShare,
+    Reason,
+    Reclaimed,
+    Reserved,
+    ShrunkForOthers,
+    TooBig,
+)
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, QueueView, build
 from diflow.allocator.policies.fair.policy import FairPolicy
@@ -90,7 +103,7 @@ def test_the_reason_of_a_job_that_shrinks_names_the_job_that_leaves_a_cordoned_n
     assert "'leaves' needs" in reason_texts.text(snapshot, plan, 0)
     # Nobody shrinks for a job that stays where it is.
     stays = replace(snapshot, node_open=np.array([True, True]), role_max=np.array([4, 2]))
-    wrong = _changed(FitPolicy().optimize(stays), 0, Why.SHRUNK_FOR_OTHERS, (3.0, 4.0, 0.0), 1)
+    wrong = _changed(FitPolicy().optimize(stays), 0, ShrunkForOthers(3, 4, "leaves"))
     assert len(reasons.refuted(stays, wrong)) == 1
 
 
@@ -130,40 +143,39 @@ def _random_cluster(rng: np.random.Generator) -> Snapshot:
 @pytest.mark.slow
 def test_no_reason_of_five_hundred_jobs_that_wait_is_refuted() -> None:
     rng = np.random.default_rng(14)
-    waited, seen = 0, set[Why]()
+    waited, seen = 0, set[type[Reason]]()
     while waited < 500:
         snapshot = _random_cluster(rng)
         plan = fair(snapshot)
         assert reasons.refuted(snapshot, plan) == []
         assert all(reason_texts.text(snapshot, plan, job) for job in range(snapshot.jobs))
-        some = list(reasons.whys(snapshot, plan))
+        some = reasons.of_waiting(snapshot, plan)
         waited += len(some)
-        seen.update(some)
-    assert {Why.DOES_NOT_FIT, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SURPLUS, Why.ITS_TURN} <= seen
+        seen.update(map(type, some))
+    assert {DoesNotFit, QueueCap, QueueShare, NoSurplus, ItsTurn} <= seen
 
 
-def _changed(plan: Plan, at: int, why: Why, values: tuple[float, float, float], subject: int = -1) -> Plan:
-    whys, numbers, subjects = plan.why.copy(), plan.values.copy(), plan.subject.copy()
-    whys[at], numbers[at], subjects[at] = int(why), values, subject
-    return replace(plan, why=whys, values=numbers, subject=subjects)
+def _changed(plan: Plan, at: int, reason: Reason) -> Plan:
+    return replace(plan, reasons=(*plan.reasons[:at], reason, *plan.reasons[at + 1 :]))
 
 
 @pytest.mark.parametrize(
-    ("why", "values", "subject"),
+    "reason",
     [
-        (Why.DOES_NOT_FIT, (1.0, 1.0, 0.0), -1),
-        (Why.QUEUE_CAP, (1.0, 0.0, 0.0), 0),
-        (Why.QUEUE_SHARE, (3.0, 4.0, 0.0), 0),
-        (Why.NO_SURPLUS, (1.0, 3.0, 0.0), 0),
-        (Why.RESERVED, (1.0, 0.0, 100.0), 1),
-        (Why.ITS_TURN, (1.0, 0.0, 100.0), -1),
-        (Why.TOO_BIG, (1.0, 0.0, 0.0), -1),
-        (Why.RECLAIMED, (0.0, 1.0, 0.0), 1),
-        (Why.KEPT, (0.0, 0.0, 0.0), -1),
+        DoesNotFit(1, 1),
+        QueueCap("q1", "cpu", needs=1, left=0, cap=4),
+        QueueShare("q1", "cpu", holds=3, deserves=4.0, needs=1),
+        QueueShare("q1", "cpu", holds=4, deserves=4.0, needs=2),
+        NoSurplus("cpu", lacks=1, above=3.0),
+        Reserved(1, 0, 100.0, "b"),
+        ItsTurn(1, 0, 100.0),
+        TooBig(1, 0),
+        Reclaimed(0, 1, "b"),
+        KEPT,
     ],
-    ids=lambda value: value.name if isinstance(value, Why) else "",
+    ids=str,
 )
-def test_a_wrong_reason_is_refuted(why: Why, values: tuple[float, float, float], subject: int) -> None:
+def test_a_wrong_reason_is_refuted(reason: Reason) -> None:
     jobs = [
         job("a", 4, low=4, queue="q1", placed={"n1": 4}, cpu=1),
         job("b", 4, low=4, queue="q2", placed={"n1": 4}, cpu=1),
@@ -172,4 +184,4 @@ def test_a_wrong_reason_is_refuted(why: Why, values: tuple[float, float, float],
     snapshot = build([node(cpu=8)], jobs, [QueueView("q1"), QueueView("q2")], now_seconds=100.0)
     plan = FairPolicy().optimize(snapshot)
     assert reasons.refuted(snapshot, plan) == []
-    assert len(reasons.refuted(snapshot, _changed(plan, 2, why, values, subject))) == 1
+    assert len(reasons.refuted(snapshot, _changed(plan, 2, reason))) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.model.plan import Why
+from diflow.allocator.model.reasons import Reserved
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.base import load_policy
@@ -76,4 +76,4 @@ def test_small_jobs_use_what_the_reserved_gang_leaves_over() -> None:
         started = {snapshot.job_names[int(snapshot.role_job[g])] for g in plan.role.tolist()}
         # n1 and n2 are reserved for the gang, although n1 is half empty; the free one of n3 is not needed.
         assert started == {"long", "small-a"}, name
-        assert plan.why[snapshot.job_names.index("small-b")] == Why.RESERVED
+        assert isinstance(plan.reasons[snapshot.job_names.index("small-b")], Reserved)

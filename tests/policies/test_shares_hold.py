@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diflow.allocator.model.plan import Plan, Why, carry_out, changes, evictions
+from diflow.allocator.model.plan import Plan, carry_out, changes, evictions
+from diflow.allocator.model.reasons import GaveBackReservation, PolicyFailed, ReclaimedByGuarantee
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import PODS, JobView, NodeView, QueueView, RoleView, build
@@ -268,7 +269,7 @@ def test_borrowers_give_back_the_capacity_as_soon_as_the_gang_can_start() -> Non
     assert got["sixteen"] == 16
     assert evictions(snapshot, plan) == sum(1 for i in range(12) if not got[f"one{i:02}"]) == 6
     stopped = next(i for i in range(12) if not got[f"one{i:02}"])
-    assert plan.why[snapshot.job_names.index(f"one{stopped:02}")] == Why.GAVE_BACK_RESERVATION
+    assert isinstance(plan.reasons[snapshot.job_names.index(f"one{stopped:02}")], GaveBackReservation)
 
 
 @pytest.mark.parametrize("name", ["fit", "fair"])
@@ -469,15 +470,16 @@ def test_a_preemption_inside_a_queue_that_costs_its_guarantee_is_not_compensated
 def test_where_no_exchange_is_worth_it_idle_capacity_is_still_given() -> None:
     *_, snapshot = queue_clusters(4, 1709)
     plan = fair(snapshot)
-    assert Why.POLICY_FAILED not in {Why(int(why)) for why in plan.why}
+    assert not any(isinstance(reason, PolicyFailed) for reason in plan.reasons)
 
 
 def test_a_queue_that_deserves_nothing_of_a_resource_has_taken_it_by_its_guarantee() -> None:
     *_, snapshot = queue_clusters(5006, 842)
     plan = fair(snapshot)
     # "j1" took from "j2", by the guarantee of its queue, what "j2" took from "j0".
-    loser, taker = (snapshot.job_names.index(name) for name in ("j0", "j1"))
-    assert (plan.why[loser], plan.subject[loser]) == (Why.RECLAIMED_BY_GUARANTEE, taker)
+    reason = plan.reasons[snapshot.job_names.index("j0")]
+    assert isinstance(reason, ReclaimedByGuarantee)
+    assert reason.job == "j1"
 
 
 def lawful(snapshot: Snapshot) -> dict[str, int]:

@@ -10,7 +10,8 @@ import pytest
 
 from diflow.allocator.model.domains import MOST_TRIED
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.plan import ADMIT, KEEP, WAIT, Plan, Why, make_plan
+from diflow.allocator.model.plan import ADMIT, KEEP, WAIT, Plan, make_plan
+from diflow.allocator.model.reasons import KEPT, TooBig
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.topology import MOST_LEVELS, Level, domains, level_of, parse_levels
 from diflow.allocator.model.validate import faults
@@ -246,8 +247,7 @@ def test_two_roles_that_fit_only_in_different_racks_never_start() -> None:
     roles = (RoleView("learner", {GPU: 8}, 1, 1, 1), RoleView("actor", {"cpu": 8}, 4, 4, 4))
     s = cluster([JobView("job", roles, required="rack")], [*big, *small])
     reason = Feasibility(s).reason(0)
-    assert reason is not None
-    assert reason[0] is Why.TOO_BIG
+    assert isinstance(reason, TooBig)
     assert Feasibility(replace(s, job_required=np.array([-1]))).reason(0) is None
 
 
@@ -425,7 +425,7 @@ def test_the_validator_refuses_a_gang_in_two_racks() -> None:
             np.zeros(2, dtype=np.int64),
             np.array(there),
             np.ones(2, dtype=np.int64),
-            why=np.zeros(1, dtype=np.int64),
+            reasons=[KEPT],
         )
         assert faults(s, plan) == wrong
 

@@ -10,7 +10,8 @@ import re
 import numpy as np
 
 from diflow.allocator.model.arrays import IntArray
-from diflow.allocator.model.plan import ADMIT, Plan, Why
+from diflow.allocator.model.plan import ADMIT, Plan
+from diflow.allocator.model.reasons import DoesNotFit
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.reasons import reason_texts
 from tests.policies.reasons import RESERVE_AFTER
@@ -70,9 +71,9 @@ def texts_are_true(snapshot: Snapshot, plan: Plan) -> list[str]:
     """The numbers in the text of a job that does not fit in one domain: each that it names is counted again."""
     s, out = snapshot, list[str]()
     free = np.maximum(s.node_allocatable - s.node_foreign - s.usage(plan.role, plan.node, plan.count), 0)
-    for j in np.flatnonzero((plan.why == int(Why.DOES_NOT_FIT)) & ~s.jobs_of(plan.role)).tolist():
-        level = s.required(j)
-        if level < 0:
+    for j in np.flatnonzero(~s.jobs_of(plan.role)).tolist():
+        level = int(s.job_required[j])
+        if level < 0 or not isinstance(plan.reasons[j], DoesNotFit):
             continue
         text = reason_texts.text(s, plan, j)
         named = re.search(rf"it needs (\S+) (\S+) in one {s.level_names[level]}: ", text)
@@ -85,7 +86,7 @@ def texts_are_true(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 def _wrong(s: Snapshot, job: int, free: IntArray, text: str, needs: tuple[str, str]) -> list[str]:
     roles = np.flatnonzero(s.role_job == job).tolist()
-    r, row = s.resources.index(needs[1]), s.node_domain[s.required(job)]
+    r, row = s.resources.index(needs[1]), s.node_domain[s.job_required[job]]
     scale = 1000 if needs[1] == "cpu" else 1
     out = []
     gang = [int(s.role_min[g] * s.role_request[g, r]) for g in roles]

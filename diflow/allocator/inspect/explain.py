@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from diflow.allocator.inspect import observer
 from diflow.allocator.inspect.rows import JobRow, job_rows
-from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.reasons import reason_texts
@@ -32,7 +32,6 @@ _WITHOUT_PLACES: Final = {
     Stage.STOPPING: "is being stopped, and asked for",
     Stage.DELETING: "is being deleted, and asked for",
 }
-_NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
 
 
 def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None = None) -> Iterator[str]:
@@ -93,7 +92,7 @@ def _about(row: JobRow) -> str:
 
 def _could_start(plan: Plan, job: int) -> bool:
     """It waits, for a reason that can end."""
-    return int(plan.action[job]) == int(Action.WAIT) and Why(int(plan.why[job])) not in _NEVER
+    return int(plan.action[job]) == int(Action.WAIT) and plan.reasons[job].can_end
 
 
 def headline(row: JobRow) -> str:

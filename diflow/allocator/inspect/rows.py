@@ -13,11 +13,11 @@ import numpy as np
 
 from diflow.allocator.inspect.observer import used
 from diflow.allocator.model.ledger import ancestors
+from diflow.allocator.model.reasons import STARTS
 from diflow.allocator.model.snapshot import UNLIMITED
 from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, usable_capacity
 from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.watch import reports
-from diflow.common import keys
 from diflow.common.words import counted, named
 from diflow.record.parameters import Decision
 from diflow.record.status.messages import queued
@@ -304,7 +304,7 @@ def _decided(decision: Decision) -> Decision:
 def _why_so_many(decision: Decision, *, runs: bool, unplaced: int) -> str:
     """Why an admitted job has its replicas, from the last decision."""
     why = _decided(decision).why
-    if why.startswith(keys.STARTS) and (runs or unplaced):
+    if why.startswith(STARTS) and (runs or unplaced):
         why = ""
     return why or ("its first place was taken back" if unplaced else "")
 

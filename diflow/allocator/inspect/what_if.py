@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from diflow.allocator.inspect import observer
 from diflow.allocator.model.plan import Action, Plan
+from diflow.allocator.model.reasons import STARTS
 from diflow.allocator.plan.inputs import Picture
 from diflow.allocator.reasons.reason_texts import Explainer
-from diflow.common import keys
 from diflow.common.errors import ConflictError
 from diflow.common.words import counted
 from diflow.workflows import render
@@ -93,7 +93,7 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
 
     def why(job: int) -> str:
         without = excluded.get(after.snapshot.job_names[job], frozenset[str]())
-        return explainer.reason(job, excluded=without).removeprefix(keys.STARTS)
+        return explainer.reason(job, excluded=without).removeprefix(STARTS)
 
     others = []
     for j, name in enumerate(after.snapshot.job_names):

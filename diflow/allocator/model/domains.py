@@ -146,7 +146,7 @@ def best_domain(
     """The nodes (N) of the domain of the required level that holds the largest part of the job's minimum, by its worst
     role there; None if no level is required. `fits`: role → replicas that fit on each node (N). `among`: the nodes (N)
     of the domains that are compared; no node is returned if there are none."""
-    s, level = snapshot, snapshot.required(job)
+    s, level = snapshot, snapshot.facts.required[job]
     if level < 0:
         return None
     row = s.node_domain[level]

@@ -59,7 +59,7 @@ class Facts:
         self.capped = bool((s.queue_cap < UNLIMITED).any())
         self.has_topology = len(s.level_names) > 0
         self.domains = s.node_domain
-        self.required: list[int] = s.job_required.tolist() if len(s.job_required) else [-1] * s.jobs
+        self.required: list[int] = s.job_required.tolist()
         shapes: dict[tuple[int, ...], int] = {}
         self.shape = [
             shapes.setdefault((where, self.required[job], *request), len(shapes))

@@ -7,12 +7,14 @@ released. A promise uses nothing until the capacity is free; the engine then adm
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 
-from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.model.arrays import BoolArray, IntArray, frozen
+from diflow.allocator.model.reasons import KEPT, PolicyFailed, Reason
 from diflow.allocator.model.snapshot import Snapshot
 
 
@@ -30,76 +32,12 @@ KEEP, ADMIT, RESIZE, PREEMPT, WAIT = map(int, Action)
 """The actions as plain integers, to compare arrays with."""
 
 
-class Why(IntEnum):
-    """The reason for a decision; `reason_texts.text` makes its text from the three values that come with it.
-
-    The values of a reason to wait (amounts in base units; r: the index of a resource):
-
-    | reasons | values | subject |
-    |---|---|---|
-    | DOES_NOT_FIT | replicas of a role that the gang needs, that fit | |
-    | ITS_TURN | replicas needed, that fit in the reservation, seconds until it ends | |
-    | RESERVED | replicas needed, that fit in all, seconds until the reservation ends (0: no end) | the job it is for |
-    | QUEUE_CAP | amount needed, left below the cap, r | the capped queue |
-    | QUEUE_SHARE, OWN_SHARE | amount held, deserved, r | the queue (OWN_SHARE: without the queues below it) |
-    | NO_SURPLUS | amount that the gang lacks, that other queues hold above their shares, r | its queue |
-    | GUARANTEED_ELSEWHERE | amount that the gang lacks, that other queues hold above guarantees, r | the queue |
-
-    For a job that lost replicas: the replicas after and before; the subject is the job that gained.
-    """
-
-    KEPT = 0
-    KEPT_NOT_PREEMPTIBLE = 1
-    FITS = 2
-    DOES_NOT_FIT = 3
-    TOO_BIG = 4
-    NO_NODES = 5
-    NO_SUCH_QUEUE = 6
-    QUEUE_CAP = 7
-    QUEUE_SHARE = 8
-    RESERVED = 9
-    PREEMPTED_FOR_PRIORITY = 10
-    RECLAIMED = 11
-    GAIN = 12
-    SHRUNK_FOR_OTHERS = 13
-    GROWN = 15
-    POLICY_FAILED = 16
-    EXPLORES = 19
-    PLACED_AGAIN = 20
-    DOES_NOT_FIT_ELSEWHERE = 21
-    TOO_SOON = 22
-    GAIN_TOO_SMALL = 23
-    QUEUE_GUARANTEE = 24
-    SHARED_IN_QUEUE = 25
-    GAVE_BACK_RESERVATION = 26
-    RECLAIMED_BY_GUARANTEE = 27
-    ITS_TURN = 28
-    NO_SURPLUS = 29
-    GUARANTEED_ELSEWHERE = 30
-    OWN_SHARE = 31
-
-
-NAMES_A_JOB = frozenset(
-    {
-        Why.RESERVED,
-        Why.PREEMPTED_FOR_PRIORITY,
-        Why.RECLAIMED,
-        Why.RECLAIMED_BY_GUARANTEE,
-        Why.SHRUNK_FOR_OTHERS,
-        Why.SHARED_IN_QUEUE,
-        Why.GAVE_BACK_RESERVATION,
-    }
-)
-"""Reasons whose subject is a job; for all others it is a queue."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """For each job of the snapshot: an action, the target allocation, whether it may start now, and the reason.
 
     `role`, `node`, `count` (A) are the target allocation as triples sorted by role and node. `bind_now` (J): the job's
-    new pods fit now, beside everything that runs or terminates. `why` (J) is a Why, `values` (J×3) the numbers of its
-    text, `subject` (J) the index of the queue or job that the reason names, or -1.
+    new pods fit now, beside everything that runs or terminates. `reasons` (J): why.
     """
 
     policy: str
@@ -108,9 +46,7 @@ class Plan:
     node: IntArray
     count: IntArray
     bind_now: BoolArray
-    why: IntArray
-    values: FloatArray
-    subject: IntArray
+    reasons: tuple[Reason, ...]
 
     def to_bytes(self, snapshot: Snapshot) -> bytes:
         """The plan as canonical JSON: the same bytes for the same decisions."""
@@ -130,11 +66,11 @@ class Plan:
                 "action": Action(int(self.action[j])).name.lower(),
                 "now": bool(self.bind_now[j]),
                 "pods": pods,
-                "why": Why(int(self.why[j])).name.lower(),
-                "values": [round(float(v), 9) for v in self.values[j]],
-                "subject": int(self.subject[j]),
+                "why": self.reasons[j].word,
+                "facts": self.reasons[j].facts(),
             }
-        return json.dumps({"policy": self.policy, "jobs": out}, sort_keys=True, separators=(",", ":")).encode()
+        data = {"policy": self.policy, "jobs": out}
+        return json.dumps(data, sort_keys=True, separators=(",", ":"), default=str).encode()
 
 
 def make_plan(
@@ -144,11 +80,9 @@ def make_plan(
     node: IntArray,
     count: IntArray,
     *,
-    why: IntArray,
-    values: FloatArray | None = None,
-    subject: IntArray | None = None,
+    reasons: Sequence[Reason],
 ) -> Plan:
-    """The plan with this target allocation; actions follow from the difference to the current one.
+    """The plan with this target allocation, and a reason for each job; actions follow from what changes.
 
     A job that starts is bound now if all its pods fit now beside the other jobs bound now, by priority, then age;
     otherwise its pods are promised. A running job that changes is promised: its old pods must stop first. A job that
@@ -172,19 +106,16 @@ def make_plan(
         node=frozen(node),
         count=frozen(count),
         bind_now=frozen(bind),
-        why=frozen(why.astype(np.int64)),
-        values=frozen(np.zeros((snapshot.jobs, 3)) if values is None else values),
-        subject=frozen(np.full(snapshot.jobs, -1, dtype=np.int64) if subject is None else subject),
+        reasons=tuple(reasons),
     )
 
 
-def keep_plan(snapshot: Snapshot, policy: str, why: Why = Why.KEPT) -> Plan:
+def keep_plan(snapshot: Snapshot, policy: str) -> Plan:
     """The plan that changes nothing: the fallback when a policy fails, is late, or returns an invalid plan."""
-    holds = snapshot.jobs_of(snapshot.held_role)
-    reasons = np.where(holds, int(why), int(Why.POLICY_FAILED))
-    return make_plan(
-        snapshot, policy, snapshot.held_role.copy(), snapshot.held_node.copy(), snapshot.held_count.copy(), why=reasons
-    )
+    failed = PolicyFailed()
+    reasons = [KEPT if holds else failed for holds in snapshot.jobs_of(snapshot.held_role).tolist()]
+    held = snapshot.held_role.copy(), snapshot.held_node.copy(), snapshot.held_count.copy()
+    return make_plan(snapshot, policy, *held, reasons=reasons)
 
 
 def carry_out(snapshot: Snapshot, plan: Plan, *, now_seconds: float | None = None) -> Snapshot:

@@ -23,11 +23,6 @@ __all__ = ["UNLIMITED", "Memo", "Snapshot", "node_usage"]
 
 _T = TypeVar("_T")
 
-# One object for all snapshots: values derived from it stay cached.
-_NO_DOMAINS: IntArray = frozen(np.zeros((0, 0), dtype=np.int64))
-_NONE_REQUIRED: IntArray = frozen(np.zeros(0, dtype=np.int64))
-_NO_UNITS: IntArray = frozen(np.zeros(0, dtype=np.int64))
-
 
 class Memo:
     """Values derived from a snapshot's arrays; each is valid while the arrays it was derived from are the same objects.
@@ -73,13 +68,13 @@ class Snapshot:
     | job_restarts, job_service_seconds | J | moves and replica-seconds so far |
     | job_profile | J | what the job has reported, and its application's record; None: nothing |
     | role_job, role_request, role_min, role_max, role_desired | G.. | a gang is min..max replicas of each role |
-    | role_unit | G or 0 | only multiples of it run; empty: 1 for all |
+    | role_unit | G | only multiples of it run |
     | role_class | G | row of class_nodes and class_preference |
     | class_nodes, class_preference | K×N | where pods of a class may run; preference for each node (0: none) |
-    | job_refusal | J or 0 | why a job may not be placed even on an empty cluster, or ""; empty if all jobs may |
+    | job_refusal | J | why a job may not be placed even on an empty cluster, or "" |
     | level_names | L | levels of the topology, the widest first; () if there is none |
-    | node_domain | L×N or 0×0 | index of the node's domain at each level, or -1; domain_names (D) beside it |
-    | job_required | J or 0 | the level of which one domain must hold the whole job, or -1; empty: no job has one |
+    | node_domain | L×N | index of the node's domain at each level, or -1; domain_names (D) beside it |
+    | job_required | J | the level of which one domain must hold the whole job, or -1 |
     | held_role, held_node, held_count | A | the current allocation, sorted by role, then node |
 
     Only the policies that optimise goodput choose by `job_profile`, `node_pool`, `pool_names` and `pool_speed`.
@@ -124,25 +119,17 @@ class Snapshot:
     held_role: IntArray
     held_node: IntArray
     held_count: IntArray
-    job_refusal: tuple[str, ...] = ()
-    level_names: tuple[str, ...] = ()
-    domain_names: tuple[str, ...] = ()
-    node_domain: IntArray = field(default_factory=lambda: _NO_DOMAINS)
-    job_required: IntArray = field(default_factory=lambda: _NONE_REQUIRED)
-    role_unit: IntArray = field(default_factory=lambda: _NO_UNITS)
+    job_refusal: tuple[str, ...]
+    level_names: tuple[str, ...]
+    domain_names: tuple[str, ...]
+    node_domain: IntArray
+    job_required: IntArray
+    role_unit: IntArray
     memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
     def jobs(self) -> int:
         return len(self.job_names)
-
-    def refusal(self, job: int) -> str:
-        """Why the job may not be placed even on an empty cluster; "" if it may."""
-        return self.job_refusal[job] if self.job_refusal else ""
-
-    def required(self, job: int) -> int:
-        """The level of which one domain must hold the whole job, or -1."""
-        return int(self.job_required[job]) if len(self.job_required) else -1
 
     @property
     def nodes(self) -> int:

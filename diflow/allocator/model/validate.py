@@ -12,6 +12,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.plan import ADMIT, KEEP, PREEMPT, RESIZE, WAIT, Plan
+from diflow.allocator.model.reasons import Reason
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 
 MOST_FAULTS = 20
@@ -41,11 +42,11 @@ def _shape(s: Snapshot, p: Plan) -> list[str]:
 def _lengths(s: Snapshot, p: Plan) -> list[str]:
     if len({len(p.role), len(p.node), len(p.count)}) != 1:
         return ["the plan's role, node and count differ in length"]
-    for name in ("action", "bind_now", "why", "subject"):
+    for name in ("action", "bind_now", "reasons"):
         if len(getattr(p, name)) != s.jobs:
             return [f"the plan's {name} has {len(getattr(p, name))} entries for {s.jobs} jobs"]
-    if p.values.shape != (s.jobs, 3) or not np.isfinite(p.values).all():
-        return ["the plan's values are not three finite numbers a job"]
+    if strange := [kind.__name__ for kind in set(map(type, p.reasons)) if not issubclass(kind, Reason)]:
+        return [f"the plan has a reason that is none: {min(strange)}"]
     return []
 
 
@@ -98,8 +99,6 @@ def _gangs(s: Snapshot, change: _Change) -> list[str]:
     some, all_ready = s.jobs_of(total > 0), ~s.jobs_of((total < s.role_min) | (total > s.role_max))
     bad = some & ~all_ready & ~change.untouched
     out = [f"job {s.job_names[j]}: its gang would have neither 0 nor between min and max" for j in np.flatnonzero(bad)]
-    if not len(s.role_unit):
-        return out
     odd = s.jobs_of(total % s.role_unit > 0) & ~change.untouched
     fault = "its replicas would be no multiple of its unit"
     return out + [f"job {s.job_names[j]}: {fault}" for j in np.flatnonzero(odd)]
@@ -133,8 +132,6 @@ def _places(s: Snapshot, change: _Change) -> list[str]:
 
 def _domains(s: Snapshot, change: _Change) -> list[str]:
     """A job that requires a domain and gets pods is then in one domain of that level."""
-    if not len(s.job_required):
-        return []
     job = s.role_job[change.role]
     out: list[str] = []
     for j in np.unique(job[(change.after > change.before) & (s.job_required[job] >= 0)]).tolist():

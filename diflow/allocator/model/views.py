@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -220,24 +220,11 @@ def build(  # noqa: PLR0913 (a snapshot has these parts)
         held_count=frozen(held[2]),
         job_refusal=refusals,
         level_names=tuple(level.name for level in levels),
-        **_topology(node_domain, domain_names, required),
-        **_units([role.unit for _, role in roles]),
+        domain_names=domain_names,
+        node_domain=node_domain,
+        job_required=frozen(ints(required, (count,))),
+        role_unit=frozen(ints([role.unit for _, role in roles], (len(roles),))),
     )
-
-
-def _topology(node_domain: IntArray, domain_names: tuple[str, ...], required: list[int]) -> dict[str, Any]:
-    """The fields of the snapshot that have a default for clusters and jobs without topology."""
-    out: dict[str, Any] = {}
-    if len(node_domain):
-        out |= {"node_domain": node_domain, "domain_names": domain_names}
-    if any(level >= 0 for level in required):
-        out["job_required"] = frozen(ints(required, (len(required),)))
-    return out
-
-
-def _units(units: list[int]) -> dict[str, Any]:
-    """The field of the snapshot that has a default for jobs without units."""
-    return {"role_unit": frozen(ints(units, (len(units),)))} if any(unit > 1 for unit in units) else {}
 
 
 def _by_name(items: Iterable[_Named], what: str) -> list[_Named]:
@@ -293,7 +280,7 @@ def _requests(
             refusals[j] = refusals[j] or _not_offered(missing)
     if any(NOT_OFFERED in asks for asks in out):
         known.add(NOT_OFFERED)
-    return out, tuple(sorted(known)) or (PODS,), tuple(refusals) if any(refusals) else ()
+    return out, tuple(sorted(known)) or (PODS,), tuple(refusals)
 
 
 def _not_offered(names: Iterable[str]) -> str:

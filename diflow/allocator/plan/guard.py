@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from diflow.allocator.model.plan import Plan, Why, keep_plan
+from diflow.allocator.model.plan import Plan, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.common.clock import SYSTEM, Clock
@@ -29,7 +29,7 @@ class Guard:
         """(plan, ""), or (a plan without changes, what went wrong)."""
         name = self._name
         if self.stuck_seconds:
-            return _nothing(snapshot, name), f"policy {name} has not returned from an earlier call; nothing is changed"
+            return keep_plan(snapshot, name), f"policy {name} has not returned from an earlier call; nothing is changed"
         box: list[Plan] = []
         trouble: list[str] = []
 
@@ -47,15 +47,15 @@ class Guard:
             self._left, self._since = worker, began
         if worker.is_alive() or self._clock.monotonic() - began > self._limit_seconds:
             words = f"policy {name} took longer than {self._limit_seconds:g} s; nothing is changed"
-            return _nothing(snapshot, name), words
+            return keep_plan(snapshot, name), words
         if trouble:
-            return _nothing(snapshot, name), f"policy {name} failed ({trouble[0]}); nothing is changed"
+            return keep_plan(snapshot, name), f"policy {name} failed ({trouble[0]}); nothing is changed"
         try:
             wrong = faults(snapshot, box[0])
         except Exception as error:  # not a Plan at all
             wrong = [f"{type(error).__name__}: {error}"]
         if wrong:
-            return _nothing(snapshot, name), f"policy {name} returned a bad plan ({wrong[0]}); nothing is changed"
+            return keep_plan(snapshot, name), f"policy {name} returned a bad plan ({wrong[0]}); nothing is changed"
         return box[0], ""
 
 
@@ -69,7 +69,3 @@ def guarded(
 def has_raised(trouble: str, name: str) -> bool:
     """Whether the trouble that `guarded` returned is that the policy raised, not a timeout or an invalid plan."""
     return trouble.startswith(f"policy {name} failed ")
-
-
-def _nothing(snapshot: Snapshot, name: str) -> Plan:
-    return keep_plan(snapshot, name, Why.KEPT)

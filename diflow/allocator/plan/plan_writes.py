@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.model.plan import Action, Plan
+from diflow.allocator.model.reasons import KEPT_NOT_PREEMPTIBLE, Reason
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.holding import Standing, allocation_of_pods
 from diflow.allocator.plan.inputs import Picture
@@ -90,7 +91,7 @@ def _writes_of(
         since = max(standing.job.created_seconds, read.notes.allocation.since if read.notes.allocation else 0.0)
         if action is Action.WAIT and now - since > limit_seconds:
             decision = decision_of("late", f"has not been placed within {limit_seconds:g} s, and {words}", now)
-        write = _text_write(read, decision, Why(int(plan.why[j])), now)
+        write = _text_write(read, decision, plan.reasons[j], now)
         if read.notes.allocation is None and standing.is_placed:
             found = patches.change_job(read, allocation=allocation_of_pods(standing.job))
             return [], [replace(found, is_optional=True)]
@@ -124,7 +125,7 @@ def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float)
         return patches.change_job(read, decision=decision_of("keep", why, now)) if has_said else None
     room = "no node has room for" if explainer.lacks_room(j) else "nothing is placed for"
     why = f"{room} {total - there} of its {counted(total, 'replica')}{_UNPLACED}"
-    return _text_write(read, decision_of("wait", why, now), Why.KEPT_NOT_PREEMPTIBLE, now)
+    return _text_write(read, decision_of("wait", why, now), KEPT_NOT_PREEMPTIBLE, now)
 
 
 def _more_memory(read: JobRecord) -> list[str]:
@@ -293,7 +294,7 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
     return patches.change_job(read, allocation=at, decision=decision, note=note)
 
 
-def _text_write(read: JobRecord, decision: Mapping[str, str], why: Why, now: float) -> Write | None:
+def _text_write(read: JobRecord, decision: Mapping[str, str], reason: Reason, now: float) -> Write | None:
     """Update the text of why a job waits or stays as it is, if it has changed."""
     last, action = read.notes.decision, decision["action"]
     is_same = last.action == action
@@ -303,7 +304,7 @@ def _text_write(read: JobRecord, decision: Mapping[str, str], why: Why, now: flo
         return None
     note = None
     if not is_same:
-        is_warning = why in (Why.TOO_BIG, Why.NO_SUCH_QUEUE) or action == "late"
+        is_warning = not reason.can_end or action == "late"
         note = Note("Waiting", decision["why"], is_warning=is_warning)
     return patches.change_job(read, decision=decision, note=note)
 

@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.model.arrays import BoolArray, IntArray, frozen
+from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.ledger import Ledger, Placement
-from diflow.allocator.model.plan import KEEP, RESIZE, Plan, Why, carry_out, make_plan
+from diflow.allocator.model.plan import KEEP, RESIZE, Plan, carry_out, make_plan
+from diflow.allocator.model.reasons import DoesNotFitElsewhere, PlacedAgain
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fit.backfill import put
-from diflow.allocator.policies.fixed_point import joined, recounted
-from diflow.allocator.policies.waiting import JobReasons, minimum_gang, start_order
+from diflow.allocator.policies.fixed_point import joined, of_whole
+from diflow.allocator.policies.waiting import first_reasons, minimum_gang, plan_of, start_order
 
 Decide = Callable[[Snapshot, BoolArray | None], Plan]
 """A policy: from a snapshot, and the jobs that restart in any case (J; None: no job), to a plan."""
@@ -45,7 +46,7 @@ def within_maximums(snapshot: Snapshot, name: str, decide: Decide, *, keeps_pool
         then = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles)
         broken = restarts & snapshot.jobs_of(plan.role) & snapshot.jobs_of(then < snapshot.role_min)
         if not broken.any():
-            return _explained(snapshot, recounted(snapshot, plan), keeps_pool=keeps_pool)
+            return _explained(snapshot, of_whole(snapshot, plan), keeps_pool=keeps_pool)
         above = above & ~broken
 
 
@@ -67,9 +68,7 @@ def as_within_maximums(
         np.concatenate([plan.role[of_plan], used.held_role[of_used]]),
         np.concatenate([plan.node[of_plan], used.held_node[of_used]]),
         np.concatenate([plan.count[of_plan], used.held_count[of_used]]),
-        why=plan.why,
-        values=plan.values,
-        subject=plan.subject,
+        reasons=plan.reasons,
     )
     return used, compared, restarts if restarts.any() else None
 
@@ -111,13 +110,13 @@ def give_up_in_place(ledger: Ledger, job: int) -> bool:
     return True
 
 
-def needed_and_fitting_elsewhere(ledger: Ledger, job: int) -> tuple[float, float]:
-    """(replicas that a job that stays above its maximum needs on open nodes, those that fit): of the role of which the
-    most are needed, and of the one of which the fewest fit now."""
+def does_not_fit_elsewhere(ledger: Ledger, job: int) -> DoesNotFitElsewhere:
+    """The reason of a job that stays above its maximum: replicas that it needs on open nodes, of the role of which the
+    most are needed, and those that fit, of the one of which the fewest do now."""
     held = {r: ledger.placement(r) for r in ledger.roles_of(job)}
     need = max(within(ledger.snapshot, minimum_gang(ledger, job), on_open(ledger.snapshot, held)).values())
     fitting = min([ledger.most(job, r) for r in ledger.roles_of(job)] + [2**31])
-    return float(need), float(fitting)
+    return DoesNotFitElsewhere(need, fitting)
 
 
 def _too_full(ledger: Ledger, role: int) -> BoolArray:
@@ -128,14 +127,14 @@ def _too_full(ledger: Ledger, role: int) -> BoolArray:
 
 def _given_up(snapshot: Snapshot, name: str, above: BoolArray, *, keeps_pool: bool) -> Plan:
     """The plan in which these jobs (J) give up what is above their maximum, and nothing else changes."""
-    ledger, reasons = Ledger(snapshot), JobReasons(snapshot)
+    ledger, reasons = Ledger(snapshot), first_reasons(snapshot)
     order = start_order(snapshot)
     for job in order[above[order]].tolist():
         before = sum(ledger.count[r] for r in ledger.roles_of(job))
         if _gives_up(ledger, job, keeps_pool=keeps_pool):
             after = sum(ledger.count[r] for r in ledger.roles_of(job))
-            reasons.set(job, Why.PLACED_AGAIN, (float(after), float(before), 0.0))
-    return reasons.plan(ledger, name)
+            reasons[job] = PlacedAgain(after, before)
+    return plan_of(ledger, name, reasons)
 
 
 def _gives_up(ledger: Ledger, job: int, *, keeps_pool: bool) -> bool:
@@ -167,11 +166,9 @@ def _explained(snapshot: Snapshot, plan: Plan, *, keeps_pool: bool) -> Plan:
     stay = above_maximum(snapshot) & (plan.action == KEEP)
     if not stay.any():
         return plan
-    ledger = Ledger(carry_out(snapshot, plan))
-    why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
-    why[stay], subject[stay] = int(Why.DOES_NOT_FIT_ELSEWHERE), -1
+    ledger, reasons = Ledger(carry_out(snapshot, plan)), list(plan.reasons)
     for job in np.flatnonzero(stay).tolist():
         if keeps_pool:
             ledger.pool_of = _present_pools(ledger, job)
-        values[job] = (*needed_and_fitting_elsewhere(ledger, job), 0.0)
-    return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))
+        reasons[job] = does_not_fit_elsewhere(ledger, job)
+    return replace(plan, reasons=tuple(reasons))

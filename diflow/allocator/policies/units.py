@@ -24,10 +24,10 @@ def in_units(optimize: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     multiple; and one in which all have it. So the units of some jobs do not keep others from growing.
     """
     plan = optimize(snapshot)
-    if not len(snapshot.role_unit):
+    in_units = snapshot.role_unit > 1
+    if not in_units.any():
         return plan
     least, most = snapshot.role_min, snapshot.role_max
-    in_units = snapshot.role_unit > 1
     for call in range(5):
         rest = _rest(snapshot, plan)
         if not rest.any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,7 +10,19 @@ from diflow.allocator.model.arrays import BoolArray, IntArray, frozen
 from diflow.allocator.model.domains import best_domain, most_in_one, rooms
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.packing import slots
-from diflow.allocator.model.plan import Plan, Why, make_plan
+from diflow.allocator.model.plan import Plan, make_plan
+from diflow.allocator.model.reasons import (
+    DoesNotFit,
+    Grown,
+    NoNodes,
+    NoSuchQueue,
+    PlacedAgain,
+    QueueCap,
+    Reason,
+    Reserved,
+    TooBig,
+    kept,
+)
 from diflow.allocator.model.snapshot import Snapshot
 
 
@@ -27,36 +39,14 @@ def minimum_gang(ledger: Ledger, job: int) -> dict[int, int]:
     return {role: low[role] for role in ledger.facts.roles_of[job]}
 
 
-class JobReasons:
-    """The reason of each job's decision, recorded as the policy decides."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        why = np.where(snapshot.job_preemptible, int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))
-        # Single values are set thousands of times in a cycle: several times faster with lists than with arrays.
-        self.why: list[int] = why.tolist()
-        self.values: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * snapshot.jobs
-        self.subject: list[int] = [-1] * snapshot.jobs
-
-    def set(self, job: int, why: int, values: tuple[float, float, float], subject: int = -1) -> None:
-        self.why[job], self.values[job], self.subject[job] = int(why), values, subject
-
-    def plan(self, ledger: Ledger, name: str) -> Plan:
-        """The ledger's allocation as a plan with these reasons."""
-        role, node, count = ledger.triples()
-        return make_plan(
-            ledger.snapshot,
-            name,
-            role,
-            node,
-            count,
-            why=np.array(self.why, dtype=np.int64),
-            values=np.array(self.values, dtype=np.float64).reshape(len(self.values), 3),
-            subject=np.array(self.subject, dtype=np.int64),
-        )
+def first_reasons(snapshot: Snapshot) -> list[Reason]:
+    """The reason of each job that nothing happens to: a policy replaces those of the others as it decides."""
+    return [kept(is_preemptible=is_preemptible) for is_preemptible in snapshot.job_preemptible.tolist()]
 
 
-Reason = tuple[Why, tuple[float, float, float]]
-"""A reason and its values."""
+def plan_of(ledger: Ledger, name: str, reasons: Sequence[Reason]) -> Plan:
+    """The ledger's allocation as a plan with these reasons."""
+    return make_plan(ledger.snapshot, name, *ledger.triples(), reasons=reasons)
 
 
 class Feasibility:
@@ -79,7 +69,8 @@ class Feasibility:
 
     def impossible(self, job: int) -> Reason | None:
         """As `reason`, also for a job whose queue does not exist."""
-        return self.reason(job) if self._facts.job_queue[job] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+        has_queue = self._facts.job_queue[job] >= 0
+        return self.reason(job) if has_queue else NoSuchQueue(self._snapshot.job_queue_name[job])
 
     def possible(self) -> BoolArray:
         """J: jobs that run or could run on an empty cluster. Shares do not count the demand of others."""
@@ -91,20 +82,21 @@ class Feasibility:
     def _find(self, job: int) -> Reason | None:
         facts = self._facts
         if not self._some_open:
-            return Why.NO_NODES, (0.0, 0.0, 0.0)
+            return NoNodes()
         for role in facts.roles_of[job]:
             most = self._most_of(role)
             if most < facts.role_min[role]:
-                return Why.TOO_BIG, (float(facts.role_min[role]), float(most), 0.0)
+                return TooBig(facts.role_min[role], most)
         apart = self._fits_only_apart(job)
         if apart is not None:
-            return Why.TOO_BIG, apart
+            return apart
         queue = facts.job_queue[job]
         if facts.capped and queue >= 0:
             for role in facts.roles_of[job]:
-                need = facts.role_min[role]
-                if any(need * asked > cap for asked, cap in zip(facts.request[role], facts.caps[queue], strict=True)):
-                    return Why.QUEUE_CAP, (float(need), 0.0, 0.0)
+                for r, (asked, cap) in enumerate(zip(facts.request[role], facts.caps[queue], strict=True)):
+                    if (need := facts.role_min[role] * asked) > cap:
+                        names = self._snapshot.queue_names[queue], self._snapshot.resources[r]
+                        return QueueCap(*names, needs=need, left=cap, cap=cap)
         return None
 
     def _most_of(self, role: int) -> int:
@@ -114,7 +106,7 @@ class Feasibility:
             self._most[shape] = most_in_one(self._snapshot, self._facts.level[shape], empty_slots(self._snapshot, role))
         return self._most[shape]
 
-    def _fits_only_apart(self, job: int) -> tuple[float, float, float] | None:
+    def _fits_only_apart(self, job: int) -> TooBig | None:
         """For a gang of which each role fits in some domain of the required level, but not all in one: the replicas
         needed and those that fit, of the worst role in the best domain."""
         facts = self._facts
@@ -126,7 +118,7 @@ class Feasibility:
         most = {role: int(np.minimum(fits[role][there], 2**31).sum()) for role in roles}
         role = max(roles, key=lambda r: ((facts.role_min[r] - most[r]) / facts.role_min[r], -r))
         need = facts.role_min[role]
-        return (float(need), float(most[role]), 0.0) if most[role] < need else None
+        return TooBig(need, most[role]) if most[role] < need else None
 
 
 def empty_slots(snapshot: Snapshot, role: int) -> IntArray:
@@ -195,7 +187,7 @@ def _room(ledger: Ledger, job: int, borrowed: IntArray | None) -> BoolArray | No
     itself uses the reservation, so another domain is chosen only if the job lacks less there.
     """
     s = ledger.snapshot
-    if s.required(job) < 0:
+    if ledger.facts.required[job] < 0:
         return None
     free = ledger.free if borrowed is None else ledger.free + borrowed
     whole = {role: empty_slots(s, role) for role in ledger.roles_of(job)}
@@ -219,25 +211,22 @@ def start(ledger: Ledger, job: int) -> bool:
     return ledger.try_gang(job, wanted) is not None or ledger.try_gang(job, minimum_gang(ledger, job)) is not None
 
 
-Explained = tuple[Why, tuple[float, float, float], int]
-"""A reason, its values, and its subject (a queue or job; -1: none)."""
-
-
-def cap_that_binds(ledger: Ledger, job: int) -> Explained | None:
+def cap_that_binds(ledger: Ledger, job: int) -> QueueCap | None:
     """The cap of the job's queue or its ancestors that the gang would exceed: the one that leaves the smallest part."""
     facts = ledger.facts
     queue = facts.job_queue[job]
     if not facts.capped or queue < 0:
         return None
-    found: Explained | None = None
+    found: QueueCap | None = None
     least = 1.0
+    s = ledger.snapshot
     need = ledger.amount(minimum_gang(ledger, job))
     for q in facts.chains[queue]:
         for r, amount in enumerate(need):
             left = max(0, facts.caps[q][r] - ledger.used[q][r])
             if amount > left and left / amount < least:
                 least = left / amount
-                found = Why.QUEUE_CAP, (float(amount), float(left), float(r)), q
+                found = QueueCap(s.queue_names[q], s.resources[r], needs=amount, left=left, cap=facts.caps[q][r])
     return found
 
 
@@ -264,13 +253,13 @@ def worst_role(ledger: Ledger, job: int) -> int:
     return max(ledger.roles_of(job), key=lambda r: ((low[r] - fits[r]) / max(1, low[r]), -r))
 
 
-def needed_and_fitting(ledger: Ledger, job: int) -> tuple[float, float]:
+def needed_and_fitting(ledger: Ledger, job: int) -> tuple[int, int]:
     """(needed, fitting) replicas of the gang's worst role."""
     role = worst_role(ledger, job)
-    return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job)[role], 2**31))
+    return ledger.facts.role_min[role], min(fitting(ledger, job)[role], 2**31)
 
 
-def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_seconds: float = 0.0) -> Explained:
+def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_seconds: float = 0.0) -> Reason:
     """Why a job that could run on an empty cluster does not fit in this ledger, which has no reservation.
 
     `reserved_for`: the job that has a reservation, for `left_seconds` more (0: unknown). The reason names it only if
@@ -281,15 +270,14 @@ def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_se
         return cap
     need, fits = needed_and_fitting(ledger, job)
     if reserved_for not in (-1, job) and ledger.fits(job, minimum_gang(ledger, job)):
-        return Why.RESERVED, (need, fits, left_seconds), reserved_for
-    return Why.DOES_NOT_FIT, (need, fits, 0.0), -1
+        return Reserved(need, fits, left_seconds, ledger.snapshot.job_names[reserved_for])
+    return DoesNotFit(need, fits)
 
 
-def explain_impossible(ledger: Ledger, job: int, reason: Reason) -> Explained:
-    """`reason`, for which the job can never start, with its subject; a cap with what it leaves in this ledger."""
-    queue = ledger.facts.job_queue[job]
-    cap = cap_that_binds(ledger, job) if reason[0] is Why.QUEUE_CAP else None
-    return cap or (*reason, queue)
+def explain_impossible(ledger: Ledger, job: int, reason: Reason) -> Reason:
+    """`reason`, for which the job can never start; a cap with what it leaves in this ledger."""
+    cap = cap_that_binds(ledger, job) if isinstance(reason, QueueCap) else None
+    return cap or reason
 
 
 def broken_gangs(snapshot: Snapshot) -> BoolArray:
@@ -299,7 +287,7 @@ def broken_gangs(snapshot: Snapshot) -> BoolArray:
     return s.jobs_of(s.held_role) & s.jobs_of(held < s.role_min) & ~s.jobs_of(held > s.role_max)
 
 
-def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, reasons: JobReasons) -> None:
+def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, reasons: list[Reason]) -> None:
     """Add the missing replicas of gangs below their minimum, where they fit beside the running ones."""
     s, count, low = ledger.snapshot, ledger.count, ledger.facts.role_min
     broken = broken_gangs(s) & considered & (s.job_queue >= 0)
@@ -307,14 +295,14 @@ def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, reasons: 
         roles = ledger.roles_of(j)
         before = sum(count[r] for r in roles)
         if ledger.try_gang(j, {r: max(0, low[r] - count[r]) for r in roles}) is not None:
-            reasons.set(j, Why.PLACED_AGAIN, (float(sum(count[r] for r in roles)), float(before), 0.0))
+            reasons[j] = PlacedAgain(sum(count[r] for r in roles), before)
 
 
 def grow_in_place(
     ledger: Ledger,
     order: IntArray,
     considered: BoolArray,
-    reasons: JobReasons,
+    reasons: list[Reason],
     allowed: Callable[[int, int], int] | None = None,
 ) -> None:
     """Grow jobs that are not preemptible to the desired replicas, beside the pods they have.
@@ -340,4 +328,4 @@ def grow_in_place(
             if allowed is not None:
                 more = min(more, allowed(j, role))
             if more > 0 and ledger.try_gang(j, {role: more}) is not None:
-                reasons.set(j, Why.GROWN, (float(count[role]), float(more), 0.0))
+                reasons[j] = Grown(count[role])

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from diflow.allocator.model.amounts import amount
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.domains import best_domain, one_domain_of, totals
 from diflow.allocator.model.packing import slots
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.model.views import NOT_OFFERED, PODS
+from diflow.allocator.model.views import PODS
 from diflow.common.words import counted, quantity
 
 NODES_NAMED = 3
@@ -56,10 +57,11 @@ class Leftover:
     def fit(self, role: int) -> Fit:
         s = self.snapshot
         request, job = s.role_request[role], int(s.role_job[role])
-        key = (request.tobytes(), int(s.role_class[role]), job if s.required(job) >= 0 else -1)
+        is_bound = bool(s.job_required[job] >= 0)
+        key = (request.tobytes(), int(s.role_class[role]), job if is_bound else -1)
         if key not in self._known:
             suits = s.class_nodes[s.role_class[role]]
-            where = s.eligible(role) & self._room(job) if s.required(job) >= 0 else s.eligible(role)
+            where = s.eligible(role) & self._room(job) if is_bound else s.eligible(role)
             found = slots(self.free, request, where)
             self._known[key] = Fit(
                 need=0,
@@ -77,7 +79,7 @@ class Leftover:
         if job not in self._rooms:
             held = self.plan.node[s.role_job[self.plan.role] == job]
             if len(held):
-                there = one_domain_of(s.node_domain, held, s.required(job))
+                there = one_domain_of(s.node_domain, held, int(s.job_required[job]))
             else:
                 there = best_domain(s, job, {role: self._slots(role) for role in s.facts.roles_of[job]})
             self._rooms[job] = np.zeros(s.nodes, dtype=np.bool_) if there is None else there
@@ -91,7 +93,7 @@ class Leftover:
         nvidia.com/gpu in one rack: r1 has 12 free and fits 1, r2 has 8 free and fits 1, 2 others fit no more". Only for
         one role with the replicas that fit."""
         s = self.snapshot
-        level = s.required(int(s.role_job[roles[0]]))
+        level = int(s.job_required[s.role_job[roles[0]]])
         row, count = s.node_domain[level], len(s.domain_names)
         need = sum((int(s.role_min[r]) * s.role_request[r] for r in roles), np.zeros(len(s.resources), dtype=np.int64))
         known, asked = np.unique(row[row >= 0]), np.flatnonzero(need)
@@ -158,28 +160,6 @@ def request(snapshot: Snapshot, role: int) -> str:
 def amounts(snapshot: Snapshot, values: dict[int, int]) -> str:
     """Amounts by resource index, as text."""
     return ", ".join(amount(snapshot.resources[r], value) for r, value in values.items())
-
-
-def amount(resource: str, value: int) -> str:
-    """One amount as text, from a snapshot's base unit: 1500 of cpu is "1.5 cpu"."""
-    if resource == "cpu":
-        return f"{value / 1000:g} cpu"
-    if resource in ("memory", "ephemeral-storage"):
-        return f"{quantity(resource, value)} {resource}"
-    if resource.startswith("hostport/"):
-        return f"host port {resource.partition('/')[2]}"
-    if resource == PODS:
-        return counted(value, "pod")
-    if resource == NOT_OFFERED:
-        return "a resource that no node offers"
-    return f"{value} {resource}"
-
-
-def amount_of(resource: str, value: float) -> str:
-    """As `amount`, for fractions of the base unit: 1,333.3 of cpu is "1.33 cpu"."""
-    if float(value).is_integer():
-        return amount(resource, int(value))
-    return f"{quantity(resource, value)} {resource}"
 
 
 def _nodes(count: int) -> str:

@@ -32,8 +32,6 @@ _BLOCK: Final = 65536
 _FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
 _NOT_PLAIN: Final = frozenset({"prior", "priors", "local_batches", "restart_seconds"})
 """Fields of a profile that are written only if they are set."""
-_LATER: Final = frozenset({"level_names", "domain_names", "node_domain", "job_required", "role_unit"})
-"""Fields with a default, which older journals lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,15 +273,28 @@ def _array(value: Any) -> Any:
     return value
 
 
+def _completed(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a snapshot, with those that older journals lack or have empty if no job has another value."""
+    kinds, level_names = data["class_nodes"], data.get("level_names") or []
+    out = {
+        "class_preference": {**kinds, "kind": "i", "data": [0] * len(kinds["data"])},
+        "domain_names": [],
+        **data,
+        "level_names": level_names,
+        "job_refusal": data.get("job_refusal") or [""] * len(data["job_names"]),
+    }
+    for name, count, value in (("job_required", len(data["job_names"]), -1), ("role_unit", len(data["role_names"]), 1)):
+        if not (data.get(name) or {}).get("data"):
+            out[name] = {"shape": [count], "kind": "i", "data": [value] * count}
+    if not level_names:
+        out["node_domain"] = {"shape": [0, len(data["node_names"])], "kind": "i", "data": []}
+    return out
+
+
 def _snapshot(data: dict[str, Any]) -> Snapshot:
-    if "class_preference" not in data:  # a journal from before this field
-        mask = data["class_nodes"]
-        data = {**data, "class_preference": {**mask, "kind": "i", "data": [0] * len(mask["data"])}}
-    data = {"job_refusal": [], **data}  # a journal from before this field
+    data = _completed(data)
     values: dict[str, Any] = {}
     for f in _FIELDS:
-        if f.name in _LATER and f.name not in data:
-            continue
         value = _array(data[f.name])
         if f.name == "job_profile":
             value = tuple(None if p is None else _profile(dict(p)) for p in value)

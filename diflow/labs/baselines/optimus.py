@@ -15,7 +15,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.profile import (
     ACCUMULATION_SECONDS,
     LOCAL_BATCH,
@@ -25,6 +25,7 @@ from diflow.allocator.model.profile import (
     clean,
     gradient_noise,
 )
+from diflow.allocator.model.reasons import Fits, Reason
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.goodput.fitting import fit_all
@@ -32,12 +33,25 @@ from diflow.allocator.policies.goodput.gangs import Gangs, gangs_of, view_of
 from diflow.allocator.policies.goodput.model import PARAMETERS, efficiency, step_seconds
 from diflow.allocator.policies.goodput.reports import work_left
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.policies.waiting import Feasibility, JobReasons, explain_impossible, explain_waiting
+from diflow.allocator.policies.waiting import Feasibility, explain_impossible, explain_waiting, first_reasons, plan_of
+from diflow.common.words import counted
 
 UNKNOWN_SPEEDUP = 0.5
 """A job without reports is assumed to run R^0.5 times as fast on R replicas, as under `goodput`."""
 LEAST_SERVICE_SECONDS = 60.0
 """A job without progress reports is assumed to need as much again as its service so far, and at least this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resized(Reason):
+    """Replicas of the elastic role after and before; 0 after: of all roles."""
+
+    replicas: int
+    before: int
+
+    def text(self) -> str:
+        use = "the best use of the capacity" if self.replicas >= self.before else "its capacity is worth more elsewhere"
+        return f"has {counted(self.replicas, 'replica')} instead of {self.before}: {use}"
 
 
 class OptimusPolicy:
@@ -60,7 +74,7 @@ class OptimusPolicy:
     def optimize(self, snapshot: Snapshot) -> Plan:
         gangs = gangs_of(snapshot, self._settings)
         view = view_of(snapshot, gangs, None)
-        ledger, reasons = Ledger(snapshot), JobReasons(snapshot)
+        ledger, reasons = Ledger(snapshot), first_reasons(snapshot)
         target = self._counts(snapshot, gangs, view.free_to_move)
         moved: list[int] = np.flatnonzero(view.free_to_move & (target != view.held)).tolist()
         for j in moved:
@@ -73,11 +87,10 @@ class OptimusPolicy:
             if got == 0:
                 continue
             before = int(view.held[j])
-            why = Why.FITS if not view.running[j] else Why.GAIN if got >= before else Why.SHRUNK_FOR_OTHERS
-            reasons.set(j, why, (float(got), float(before or gangs.desired[j]), 0.0))
+            reasons[j] = Resized(got, before) if view.running[j] else Fits(got, gangs.desired[j])
         ledger.scores = None
         self._explain_waiting(ledger, reasons)
-        return reasons.plan(ledger, self.name)
+        return plan_of(ledger, self.name, reasons)
 
     def _counts(self, snapshot: Snapshot, gangs: Gangs, movable: BoolArray) -> IntArray:
         """The replicas of each job's elastic role (J)."""
@@ -146,17 +159,18 @@ class OptimusPolicy:
         return 0
 
     @staticmethod
-    def _explain_waiting(ledger: Ledger, reasons: JobReasons) -> None:
+    def _explain_waiting(ledger: Ledger, reasons: list[Reason]) -> None:
         snapshot = ledger.snapshot
-        feasible, held = Feasibility(snapshot), snapshot.jobs_of(snapshot.held_role)
+        feasible, held = Feasibility(snapshot), snapshot.held_by_role().tolist()
         for j in np.flatnonzero(~ledger.holding()).tolist():
             impossible = feasible.impossible(j)
-            if held[j]:
-                reasons.set(j, Why.PREEMPTED_FOR_PRIORITY, (0.0, 0.0, 0.0))
+            before = sum(held[role] for role in ledger.roles_of(j))
+            if before:
+                reasons[j] = Resized(0, before)
             elif impossible is not None:
-                reasons.set(j, *explain_impossible(ledger, j, impossible))
+                reasons[j] = explain_impossible(ledger, j, impossible)
             else:
-                reasons.set(j, *explain_waiting(ledger, j))
+                reasons[j] = explain_waiting(ledger, j)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

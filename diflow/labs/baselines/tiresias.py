@@ -6,17 +6,26 @@ A running job that is not among the first that fit is stopped.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.reasons import Fits, Reason
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.policies.waiting import Feasibility, JobReasons, explain_waiting
+from diflow.allocator.policies.waiting import Feasibility, explain_impossible, explain_waiting, first_reasons, plan_of
 
 LITTLE_REPLICA_SECONDS = 16 * 3600.0
 """Service (replica-seconds) below which a job is in the first queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEnough(Reason):
+    def text(self) -> str:
+        return "gives way to jobs that have had less service, or came before it"
 
 
 class TiresiasPolicy:
@@ -35,7 +44,7 @@ class TiresiasPolicy:
         return self._fit.measure(snapshot, plan)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
-        ledger, reasons, feasible = Ledger(snapshot), JobReasons(snapshot), Feasibility(snapshot)
+        ledger, reasons, feasible = Ledger(snapshot), first_reasons(snapshot), Feasibility(snapshot)
         old = snapshot.job_service_seconds >= LITTLE_REPLICA_SECONDS
         order = np.lexsort((np.arange(snapshot.jobs), snapshot.job_created_seconds, old, -snapshot.job_priority))
         fixed = ~snapshot.job_preemptible & (ledger.replicas[ledger.starts[:-1]] > 0)
@@ -48,18 +57,16 @@ class TiresiasPolicy:
             ledger.restore(j, before[j])
         for j in [j for j in chosen if j not in before]:
             if _put(ledger, j):
-                got = float(sum(ledger.replicas[role] for role in ledger.roles_of(j)))
-                reasons.set(j, Why.FITS, (got, got, 0.0))
+                got = sum(ledger.count[role] for role in ledger.roles_of(j))
+                reasons[j] = Fits(got, got)
         for j in [j for j in order.tolist() if not ledger.holds(j)]:
             if j in before:
-                reasons.set(j, Why.PREEMPTED_FOR_PRIORITY, (0.0, 0.0, 0.0))
-                continue
-            reason = feasible.reason(j) if snapshot.job_queue[j] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
-            if reason is None:
-                reasons.set(j, *explain_waiting(ledger, j))
+                reasons[j] = ServedEnough()
+            elif (impossible := feasible.impossible(j)) is not None:
+                reasons[j] = explain_impossible(ledger, j, impossible)
             else:
-                reasons.set(j, *reason)
-        return reasons.plan(ledger, self.name)
+                reasons[j] = explain_waiting(ledger, j)
+        return plan_of(ledger, self.name, reasons)
 
 
 def _put(ledger: Ledger, job: int) -> bool:

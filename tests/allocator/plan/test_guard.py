@@ -12,13 +12,13 @@ import pytest
 from diflow.allocator.model.plan import (
     Action,
     Plan,
-    Why,
     carry_out,
     changes,
     keep_plan,
     make_plan,
 )
 from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.reasons import KEPT, NoNodes, TooBig
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
@@ -94,7 +94,7 @@ def test_of_calls_that_do_not_come_back_there_is_one_at_most() -> None:
 def test_a_bad_plan_changes_nothing() -> None:
     def greedy(s: Snapshot) -> Plan:
         role, node, count = (np.array(v, dtype=np.int64) for v in ([0, 1], [0, 0], [4, 4]))
-        return make_plan(s, "greedy", role, node, count, why=np.zeros(s.jobs, dtype=np.int64))
+        return make_plan(s, "greedy", role, node, count, reasons=[KEPT] * s.jobs)
 
     plan, trouble = guarded(greedy, cluster(), name="greedy", limit_seconds=5)
     assert changes(plan) == 0
@@ -115,7 +115,8 @@ def test_a_good_plan_passes() -> None:
     [
         ({"count": np.array([-1])}, "not positive"),
         ({"role": np.array([7])}, "not in the snapshot"),
-        ({"values": np.full((2, 3), np.nan)}, "finite"),
+        ({"reasons": (KEPT,)}, "entries for 2 jobs"),
+        ({"reasons": (KEPT, "it fits")}, "a reason that is none: str"),
         ({"action": np.array([0])}, "entries for 2 jobs"),
         ({"action": np.array([int(Action.PREEMPT), int(Action.WAIT)])}, "its action does not say"),
         ({"bind_now": np.array([True, False])}, "bound now although none of its pods may start"),
@@ -163,7 +164,7 @@ def test_no_nodes_zero_capacity_and_no_jobs_give_reasons_and_no_exception(name: 
         plan = chosen.optimize(snapshot)
         assert faults(snapshot, plan) == []
         assert plan.action.tolist() == [Action.WAIT]
-        assert Why(int(plan.why[0])) in {Why.NO_NODES, Why.TOO_BIG}
+        assert isinstance(plan.reasons[0], NoNodes | TooBig)
         assert reason_texts.text(snapshot, plan, 0).startswith("a: wait: ")
     empty = build([NodeView("n1", {"gpu": 4})], [])
     assert chosen.optimize(empty).to_bytes(empty)
@@ -242,9 +243,9 @@ def test_what_holds_something_or_did_has_been_started() -> None:
     """Else a stopped job would count as waiting for its first start since its creation."""
     before = cluster(job_started_seconds=np.full(2, -1.0))
     nothing = np.zeros(0, dtype=np.int64)
-    why = np.zeros(2, dtype=np.int64)
-    stopped = make_plan(before, "stop", nothing, nothing, nothing, why=why)
+    reasons = [KEPT, KEPT]
+    stopped = make_plan(before, "stop", nothing, nothing, nothing, reasons=reasons)
     assert carry_out(before, stopped).job_started_seconds.tolist() == [100.0, -1.0]
     role, node, count = (np.array(part, dtype=np.int64) for part in ([0, 1], [0, 1], [2, 1]))
-    begun = carry_out_first_step(before, make_plan(before, "start", role, node, count, why=why))
+    begun = carry_out_first_step(before, make_plan(before, "start", role, node, count, reasons=reasons))
     assert begun.job_started_seconds.tolist() == [-1.0, 100.0]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diflow.allocator.model.plan import Plan, Why, make_plan
+from diflow.allocator.model.plan import Plan, make_plan
+from diflow.allocator.model.reasons import Fits
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.holding import stand
 from diflow.allocator.plan.inputs import Picture, Restrictions, left_in_place, picture
@@ -51,8 +52,8 @@ def plan(of: Snapshot, **places: dict[str, int]) -> Plan:
         for n, count in nodes.items()
     ]
     columns = np.array(sorted(triples), dtype=np.int64).reshape(-1, 3).T
-    why = np.full(of.jobs, int(Why.FITS), dtype=np.int64)
-    return make_plan(of, "test", columns[0].copy(), columns[1].copy(), columns[2].copy(), why=why)
+    reasons = [Fits(1, 1)] * of.jobs
+    return make_plan(of, "test", columns[0].copy(), columns[1].copy(), columns[2].copy(), reasons=reasons)
 
 
 def written(write: Write) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -132,10 +133,10 @@ def test_finished_replicas_need_nothing_and_their_job_is_not_moved(is_preemptibl
 def test_a_task_in_units_is_shown_with_its_unit_but_not_the_rest_of_one_of_which_replicas_have_finished() -> None:
     pairs = replace(role(replicas=4, low=2), unit=2)
     assert shown(job(read(pairs, is_preemptible=True))).snapshot.role_unit.tolist() == [2]
-    assert not len(shown(job(read(role(replicas=4, low=2), is_preemptible=True))).snapshot.role_unit)
+    assert shown(job(read(role(replicas=4, low=2), is_preemptible=True))).snapshot.role_unit.tolist() == [1]
     doing = read(replace(role(), unit=2), nodes=PLACED, tree=tree(w_0="Succeeded", w_1="Running"))
     s = shown(job(doing)).snapshot
-    assert (bounds(s), len(s.role_unit)) == ([("w", 1, 1, 1)], 0)
+    assert (bounds(s), s.role_unit.tolist()) == ([("w", 1, 1, 1)], [1])
 
 
 def test_finished_replicas_are_not_asked_for_again_when_the_others_lost_their_node() -> None:

@@ -6,12 +6,14 @@ import re
 
 import pytest
 
-from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model import reasons
+from diflow.allocator.model.amounts import amount
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.reasons import Reason
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.reasons import reason_texts
-from diflow.allocator.reasons.shortage import amount
 from tests.policies.generators import snapshots
 
 
@@ -130,10 +132,37 @@ def test_a_decision_is_a_sentence_about_the_job(action: str, why: str, said: str
     assert reason_texts.sentence(action, why).startswith(said)
 
 
-def test_every_reason_can_be_said_of_it() -> None:
-    for why, words in reason_texts._TEXT.items():
-        found = reason_texts.sentence("resize", words)
-        assert re.match(r"it (\w+s|is|has|can|cannot)\b", found), (why, found)
+EACH = (
+    *(reasons.KEPT, reasons.KEPT_NOT_PREEMPTIBLE, reasons.NoNodes(), reasons.Explores(), reasons.PolicyFailed()),
+    *(reasons.DoesNotFitElsewhere(2, 1), reasons.TooSoon(2, 1, 9.0), reasons.GainTooSmall(2, 1)),
+    *(reasons.Fits(1, 2), reasons.Grown(2), reasons.PlacedAgain(2, 1)),
+    *(reasons.Gain(2.0, 1.0, 1.0), reasons.WorthMoreElsewhere(1.0, 2.0)),
+    *(reasons.PreemptedForPriority(0, 1, "b"), reasons.Reclaimed(0, 1, "b"), reasons.ReclaimedByGuarantee(0, 1, "b")),
+    *(reasons.SharedInQueue(1, 2, "b"), reasons.GaveBackReservation(0, 1, "b"), reasons.ShrunkForOthers(1, 2, "b")),
+    *(reasons.DoesNotFit(2, 1), reasons.TooBig(2, 1), reasons.NoSuchQueue("q")),
+    *(reasons.ItsTurn(2, 1, 9.0), reasons.Reserved(2, 1, 9.0, "b")),
+    *(reasons.QueueCap("q", "cpu", needs=2, left=1, cap=4), reasons.QueueShare("q", "cpu", 1, 1.0, 1)),
+    *(reasons.OwnShare("q", "cpu", 1, 1.0, 1), reasons.NoSurplus("cpu", 2, 1.0)),
+    reasons.GuaranteedElsewhere("q", "cpu", 2, 1.0),
+)
+"""One of each kind."""
+
+
+def test_the_words_for_machines_stay_what_they_are() -> None:
+    kinds = {kind for kind in vars(reasons).values() if isinstance(kind, type) and issubclass(kind, Reason)}
+    assert {kind for kind in kinds if kind.text is not Reason.text} - {reasons.Loss} == set(map(type, EACH))
+    assert " ".join(sorted(reason.word for reason in EACH)) == (
+        "does_not_fit does_not_fit_elsewhere explores fits gain gain_too_small gave_back_reservation grown "
+        "guaranteed_elsewhere its_turn kept kept_not_preemptible no_nodes no_such_queue no_surplus own_share "
+        "placed_again policy_failed preempted_for_priority queue_cap queue_share reclaimed reclaimed_by_guarantee "
+        "reserved shared_in_queue shrunk_for_others shrunk_for_others too_big too_soon"
+    )
+
+
+@pytest.mark.parametrize("reason", EACH, ids=str)
+def test_every_reason_can_be_said_of_it(reason: Reason) -> None:
+    found = reason_texts.sentence("resize", reason.text())
+    assert re.match(r"it (\w+s|is|has|can|cannot)\b", found)
 
 
 def test_one_replica_is_no_replicas() -> None:
@@ -235,7 +264,7 @@ def test_amounts_are_in_the_units_of_kubernetes() -> None:
     assert amount("pods", 1) == "1 pod"
 
 
-@pytest.mark.parametrize("why", list(reason_texts._TEXT), ids=lambda why: why.name)
-def test_a_reason_names_the_one_thing_that_happened(why: Why) -> None:
-    said = reason_texts._TEXT[why].split(";")[0]  # it is followed by what to do
+@pytest.mark.parametrize("reason", EACH, ids=str)
+def test_a_reason_names_the_one_thing_that_happened(reason: Reason) -> None:
+    said = reason.text().split(";")[0]  # it is followed by what to do
     assert " or " not in said

@@ -314,7 +314,7 @@ def test_invented_resources_make_the_tables_no_wider() -> None:
     invented = build(PLAIN_NODES, _views(20, lambda i: {"cpu": 1000, **{f"{i}.example/{k}": 1 for k in range(250)}}))
     assert invented.resources == ("cpu", NOT_OFFERED, "pods")
     assert _cells(invented) <= 1.5 * _cells(honest)
-    assert "no node offers 0.example/0, 0.example/1, 0.example/10 and 247 more" in invented.refusal(0)
+    assert "no node offers 0.example/0, 0.example/1, 0.example/10 and 247 more" in invented.job_refusal[0]
 
 
 def test_host_ports_make_the_tables_wider_by_so_many_columns_at_most() -> None:

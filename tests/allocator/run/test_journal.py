@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -33,6 +34,28 @@ def test_what_was_written_is_read_and_decided_the_same_again(tmp_path: Path) -> 
         write(snapshot, plan)
     assert times(path) == [snapshot.job_names for snapshot, _ in made]
     assert journal.compare(path, ["fit"]) == journal.Comparison(20, {"fit": []})
+
+
+@pytest.mark.parametrize("how", ["lacking", "empty"])
+def test_a_journal_of_an_older_version_is_read(tmp_path: Path, how: str) -> None:
+    """It lacks fields, or has them without entries where all jobs and nodes have the same."""
+    path, made = tmp_path / "journal", cycles(5)
+    empty = {"shape": [0], "kind": "i", "data": []}
+    older: dict[str, object] = {"job_required": empty, "role_unit": empty, "job_refusal": [], "level_names": []}
+    older |= {"domain_names": [], "node_domain": {"shape": [0, 0], "kind": "i", "data": []}}
+    with path.open("w", encoding="utf-8") as file:
+        for snapshot, plan in made:
+            entry = json.loads(journal.line(snapshot, plan))
+            fields = entry["snapshot"] | older
+            if how == "lacking":
+                fields = {name: value for name, value in fields.items() if name not in older}
+            file.write(json.dumps({**entry, "snapshot": fields}) + "\n")
+    for entry, (snapshot, _) in zip(journal.read(path), made, strict=True):
+        assert entry.snapshot.node_domain.shape == (0, snapshot.nodes)
+        assert entry.snapshot.job_required.tolist() == [-1] * snapshot.jobs
+        assert entry.snapshot.role_unit.tolist() == [1] * snapshot.roles
+        assert entry.snapshot.job_refusal == ("",) * snapshot.jobs
+    assert journal.compare(path, ["fit"]) == journal.Comparison(5, {"fit": []})
 
 
 def test_files_are_bounded_and_the_oldest_entries_go(tmp_path: Path) -> None:

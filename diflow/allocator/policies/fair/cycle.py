@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.reasons import Reason
 from diflow.allocator.policies.fair.idle_capacity import Serving, serve
 from diflow.allocator.policies.fair.preemption import Preemption
 from diflow.allocator.policies.fair.reclaiming import Reclaiming
@@ -21,7 +22,7 @@ from diflow.allocator.policies.fair.reservation import Reservation
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fair.transactions import Transactions
 from diflow.allocator.policies.fair.waiting_reasons import explain_waiting_jobs
-from diflow.allocator.policies.waiting import JobReasons, make_whole
+from diflow.allocator.policies.waiting import make_whole, plan_of
 
 GENTLE = ("allocate", "backfill")
 """The steps without preemption."""
@@ -44,14 +45,14 @@ class Cycle:
         """The plan of these steps, with the reasons of waiting jobs."""
         self._decide(steps)
         explain_waiting_jobs(self._state, self._reservation)
-        return self._state.reasons.plan(self._state.ledger, name)
+        return plan_of(self._state.ledger, name, self._state.reasons)
 
     def decided_by(self, steps: Sequence[str], name: str) -> Plan:
         """The plan of these steps, without the reasons of waiting jobs."""
         self._decide(steps)
-        return self._state.reasons.plan(self._state.ledger, name)
+        return plan_of(self._state.ledger, name, self._state.reasons)
 
-    def reasons(self) -> JobReasons:
+    def reasons(self) -> list[Reason]:
         """The reasons of waiting jobs for the snapshot as it is."""
         self._reservation.find()
         explain_waiting_jobs(self._state, self._reservation)

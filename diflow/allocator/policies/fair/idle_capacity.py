@@ -10,7 +10,7 @@ import heapq
 
 from diflow.allocator.model.arrays import BoolArray
 from diflow.allocator.model.packing import ANY_NUMBER
-from diflow.allocator.model.plan import Why
+from diflow.allocator.model.reasons import Fits
 from diflow.allocator.policies.fair.claims import asked_for
 from diflow.allocator.policies.fair.reservation import Reservation
 from diflow.allocator.policies.fair.shares import dominant
@@ -108,7 +108,7 @@ class Serving:
             if alone:
                 self._too_big[key] = facts.role_min[role]
             return False
-        state.mark(job, Why.FITS)
+        state.mark(job)
         return True
 
     def _grow(self, job: int) -> bool:
@@ -121,7 +121,7 @@ class Serving:
             if not self._is_within_share(job, facts.request[role]):
                 continue
             if ledger.try_gang(job, {role: 1}) is not None:
-                state.mark(job, Why.FITS if state.reasons.why[job] == int(Why.FITS) else Why.GROWN)
+                state.mark(job, is_new=isinstance(state.reasons[job], Fits))
                 return True
             if not ledger.is_bound(job):
                 self._too_big[key] = 1

@@ -8,9 +8,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from diflow.allocator.model.arrays import IntArray, frozen
+from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.plan import KEEP, Plan, Why
+from diflow.allocator.model.plan import KEEP, Plan
+from diflow.allocator.model.reasons import (
+    Change,
+    Grown,
+    Loss,
+    PlacedAgain,
+    PreemptedForPriority,
+    Reclaimed,
+    ReclaimedByGuarantee,
+    Reserved,
+    SharedInQueue,
+)
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.claims import Entitlements, asked_for
 from diflow.allocator.policies.fair.shares import Shares
@@ -22,19 +33,7 @@ class Given:
 
     victim: int
     receiver: int
-    why: Why
-
-
-LOSSES = frozenset(
-    {
-        Why.PREEMPTED_FOR_PRIORITY,
-        Why.RECLAIMED,
-        Why.RECLAIMED_BY_GUARANTEE,
-        Why.SHARED_IN_QUEUE,
-        Why.GAVE_BACK_RESERVATION,
-    }
-)
-"""Reasons of a job that lost replicas to another one."""
+    why: type[Loss]
 
 
 def with_final_reasons(
@@ -53,32 +52,23 @@ def with_final_reasons(
     takers: dict[int, list[Given]] = {}
     for one in given:
         takers.setdefault(one.victim, []).append(one)
-    why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
+    reasons = list(plan.reasons)
+    asked = np.bincount(s.role_job, weights=s.role_desired, minlength=s.jobs).astype(np.int64)
     below = s.jobs_of(s.held_by_role() < s.role_min)
     receivers = _Receivers(s, takers, then - held, shares)
     for job in np.flatnonzero((held > 0) | (then > 0)).tolist():
-        before, after = int(held[job]), int(then[job])
-        named = -1
-        if losers_only and after >= before and Why(int(why[job])) not in LOSSES:
+        before, after, reason = int(held[job]), int(then[job]), reasons[job]
+        if losers_only and after >= before and not isinstance(reason, Loss):
             continue
-        if plan.action[job] == KEEP:
-            reason = Why.KEPT if s.job_preemptible[job] else Why.KEPT_NOT_PREEMPTIBLE
-            numbers = 0, 0
-        elif before == 0:
-            reason, numbers = Why.FITS, (after, int(s.role_desired[s.role_job == job].sum()))
-            named = int(s.job_queue[job])
-        elif after == 0 and why[job] == int(Why.RESERVED):
+        if after == 0 and isinstance(reason, Reserved):
             continue  # it would fit again without the reservation
-        elif after < before and (found := receivers.of(job, stopped=after == 0)) is not None:
-            reason, named, numbers = found.why, found.receiver, (after, before)
-        elif after == 0:
-            continue
-        elif after > before and not below[job]:
-            reason, numbers = Why.GROWN, (after, before)
-        else:
-            reason, numbers = Why.PLACED_AGAIN, (after, before)
-        why[job], values[job], subject[job] = int(reason), (*numbers, 0), named
-    return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))
+        if after < before and (found := receivers.of(job, stopped=after == 0)) is not None:
+            reasons[job] = found.why(after, before, s.job_names[found.receiver])
+        elif after:
+            is_kept, is_preemptible = bool(plan.action[job] == KEEP), bool(s.job_preemptible[job])
+            plain = Change(before, after, int(asked[job]), is_kept, is_preemptible).reason()
+            reasons[job] = PlacedAgain(after, before) if below[job] and isinstance(plain, Grown) else plain
+    return replace(plan, reasons=tuple(reasons))
 
 
 class _Receivers:
@@ -111,7 +101,7 @@ class _Receivers:
         while at:
             after: list[int] = []
             for one in (one for victim in at for one in reversed(self._takers.get(victim, []))):
-                if self._gain[one.receiver] > 0 and not (stopped and one.why == Why.SHARED_IN_QUEUE):
+                if self._gain[one.receiver] > 0 and not (stopped and one.why is SharedInQueue):
                     why = one.why if one.victim == job else _between(self._snapshot, job, one.receiver)
                     if why is not None:
                         yield Given(job, one.receiver, why)
@@ -127,10 +117,10 @@ class _Receivers:
             if why is not None:
                 yield Given(job, other, why)
 
-    def _right(self, one: Given) -> Why | None:
+    def _right(self, one: Given) -> type[Loss] | None:
         """The reason that entitled the receiver's queue in the initial state to what the victim held, or None."""
         s, shares = self._snapshot, self._shares
-        if one.why != Why.RECLAIMED or shares is None:
+        if one.why is not Reclaimed or shares is None:
             return one.why
         if self._entitlements is None:
             self._entitlements = Entitlements(Ledger(s), shares)
@@ -141,15 +131,15 @@ class _Receivers:
         asked = asked_for(s.role_request[s.role_job == one.receiver].sum(axis=0).tolist())
         counted = entitlements.counted(mine[-1], asked)
         if any(entitlements.claimed(mine[-1], (r,)) < min(1.0, entitlements.ratio(theirs[-1], (r,))) for r in counted):
-            return Why.RECLAIMED
+            return Reclaimed
         used, sure = entitlements.ledger.used, entitlements.guarantee
         lacks = any(used[q][r] < sure[q][r] for q in mine for r in entitlements.counted(q, asked))
-        return Why.RECLAIMED_BY_GUARANTEE if lacks else None
+        return ReclaimedByGuarantee if lacks else None
 
 
-def _between(snapshot: Snapshot, victim: int, receiver: int) -> Why | None:
+def _between(snapshot: Snapshot, victim: int, receiver: int) -> type[Loss] | None:
     """The reason that lets one take from the other, if no direct exchange is recorded."""
     s = snapshot
     if s.job_queue[victim] != s.job_queue[receiver]:
-        return Why.RECLAIMED
-    return Why.PREEMPTED_FOR_PRIORITY if s.job_priority[victim] < s.job_priority[receiver] else None
+        return Reclaimed
+    return PreemptedForPriority if s.job_priority[victim] < s.job_priority[receiver] else None

@@ -12,7 +12,7 @@ from diflow.allocator.model.plan import Plan, carry_out, changes, evictions
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import GENTLE, Cycle
 from diflow.allocator.policies.fair.losses import Given, with_final_reasons
-from diflow.allocator.policies.fair.prepared import prepared, restored
+from diflow.allocator.policies.fair.prepared import prepared
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed
 from diflow.allocator.policies.limits import as_within_maximums, within_maximums
@@ -32,7 +32,7 @@ class FairPolicy:
         used = self._prepared(snapshot)
         only = np.zeros(used.jobs, dtype=np.bool_)
         only[job] = True
-        return restored(snapshot, used, Cycle(State(used, self._settings, only)).run(GENTLE, self.name))
+        return Cycle(State(used, self._settings, only)).run(GENTLE, self.name)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
         return within_maximums(snapshot, self.name, self._within)
@@ -45,8 +45,7 @@ class FairPolicy:
     def _within(self, snapshot: Snapshot, restarts: BoolArray | None) -> Plan:
         """The plan for a snapshot whose jobs have given up what is above their maximum."""
         del restarts  # a restart costs nothing here
-        used = self._prepared(snapshot)
-        return restored(snapshot, used, self._optimize(used))
+        return self._optimize(self._prepared(snapshot))
 
     def _optimize(self, snapshot: Snapshot) -> Plan:
         plan, is_certain = self._decided(snapshot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from diflow.allocator.model.arrays import BoolArray
-from diflow.allocator.model.plan import Why
+from diflow.allocator.model.reasons import PreemptedForPriority, SharedInQueue
 from diflow.allocator.policies.fair.claims import asked_for
 from diflow.allocator.policies.fair.shares import ROUNDING, dominant
 from diflow.allocator.policies.fair.state import State
@@ -52,7 +52,7 @@ class Preemption:
             grows = state.grows(job)
             if grows:
                 may_take = _both(may_take, self._no_larger_gang(want))
-            if self._transactions.take(job, want, able, may_take, Why.PREEMPTED_FOR_PRIORITY, must_be_worth_it=grows):
+            if self._transactions.take(job, want, able, may_take, PreemptedForPriority, must_be_worth_it=grows):
                 return True
         return False
 
@@ -78,7 +78,7 @@ class Preemption:
                 want,
                 able,
                 may_take,
-                Why.SHARED_IN_QUEUE,
+                SharedInQueue,
                 surplus_only=True,
                 must_be_worth_it=True,
                 is_accepted=self._takes_nothing_beyond_share(job, want, before),

@@ -12,7 +12,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray, IntArray, frozen
 from diflow.allocator.model.facts import UNLIMITED
-from diflow.allocator.model.plan import NAMES_A_JOB, Plan, Why
+from diflow.allocator.model.reasons import OwnShare, QueueShare
 from diflow.allocator.model.snapshot import Memo, Snapshot
 
 OWN = "/own"
@@ -30,15 +30,11 @@ def prepared(snapshot: Snapshot, *, ageing_seconds: float = 0.0) -> Snapshot:
     return out
 
 
-def restored(snapshot: Snapshot, used: Snapshot, plan: Plan) -> Plan:
-    """A plan for `used`, which was prepared from `snapshot`, as a plan for `snapshot`: reasons name its queues."""
-    if used.queues == snapshot.queues:
-        return plan
-    added = (plan.subject >= snapshot.queues) & ~np.isin(plan.why, tuple(NAMES_A_JOB))
-    subject = np.where(added, used.queue_parent[plan.subject * added], plan.subject)
-    # The values are those of the parent's own jobs, not of the parent.
-    why = np.where(added & (plan.why == int(Why.QUEUE_SHARE)), int(Why.OWN_SHARE), plan.why)
-    return replace(plan, subject=frozen(subject), why=frozen(why))
+def share_of(snapshot: Snapshot, queue: int, resource: int, *, holds: int, deserves: float, needs: int) -> QueueShare:
+    """The reason of a gang that needs so much of a resource, of which a queue of a prepared snapshot holds enough."""
+    name, what = snapshot.queue_names[queue], snapshot.resources[resource]
+    kind = OwnShare if name.endswith(OWN) else QueueShare
+    return kind(name.removesuffix(OWN), what, holds, deserves, needs)
 
 
 def aged_priority(snapshot: Snapshot, ageing_seconds: float) -> IntArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diflow.allocator.model.plan import Why
+from diflow.allocator.model.reasons import Reclaimed, ReclaimedByGuarantee
 from diflow.allocator.policies.fair.claims import Claim
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fair.transactions import Transactions
@@ -31,7 +31,7 @@ class Reclaiming:
                 if not state.entitlements.lacks_guarantee(state.facts.job_queue[job], state.ledger.amount(want)):
                     continue
                 if state.ledger.try_gang(job, want) is not None:
-                    state.mark(job, Why.FITS)
+                    state.mark(job)
                     progress = True
                 elif takes and self._reclaim(job, want, by_guarantee=True):
                     progress = True
@@ -73,7 +73,7 @@ class Reclaiming:
         if not able.any():
             return False
         may_take = claim.may_take if by_guarantee else self._unless_stopped_often(claim.may_take)
-        why = Why.RECLAIMED_BY_GUARANTEE if by_guarantee else Why.RECLAIMED
+        why = ReclaimedByGuarantee if by_guarantee else Reclaimed
         return self._transactions.take(job, want, able, may_take, why, keeps=claim.floor())
 
     def for_oldest(self, turn: Turn) -> bool:
@@ -94,7 +94,7 @@ class Reclaiming:
             return claim.may_take(victim, amount)
 
         agreed = self._unless_stopped_often(may_take)
-        return self._transactions.take(job, want, able, agreed, Why.RECLAIMED, borrowers=lent, must_be_worth_it=True)
+        return self._transactions.take(job, want, able, agreed, Reclaimed, borrowers=lent, must_be_worth_it=True)
 
     def _unless_stopped_often(self, may_take: MayTake) -> MayTake:
         """A filter for shares and turns: a job that was moved `most_stops` times keeps its minimum."""

@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 
-from diflow.allocator.model.plan import Why
 from diflow.allocator.policies.fair.claims import asked_for
 from diflow.allocator.policies.fair.shares import dominant
 from diflow.allocator.policies.fair.state import State
@@ -44,7 +43,7 @@ class Reservation:
         state, job = self._state, self.turn.job
         if not state.ledger.holds(job) and state.ledger.try_gang(job, minimum_gang(state.ledger, job)) is None:
             return False
-        state.mark(job, Why.FITS)
+        state.mark(job)
         self.turn = None
         return True
 

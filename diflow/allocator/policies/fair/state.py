@@ -10,14 +10,14 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.plan import Why
+from diflow.allocator.model.reasons import Fits, Grown, Reason
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.claims import Entitlements
 from diflow.allocator.policies.fair.measure import Measure
 from diflow.allocator.policies.fair.orders import node_scores, ordered_jobs
 from diflow.allocator.policies.fair.shares import shares_by, usable_capacity
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.policies.waiting import Feasibility, JobReasons, minimum_gang
+from diflow.allocator.policies.waiting import Feasibility, first_reasons, minimum_gang
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class State:
         self.shares = shares_by(snapshot, self.possible, wanted=wanted)
         self.entitlements = Entitlements(self.ledger, self.shares)
         self.total: list[int] = np.maximum(usable_capacity(snapshot), 1).tolist()
-        self.reasons = JobReasons(snapshot)
+        self.reasons: list[Reason] = first_reasons(snapshot)
         self._cached: dict[Hashable, Any] = {}
         self._cached_at = -1
         self.ran = self.holders()
@@ -163,7 +163,7 @@ class State:
                 more //= 2
         return out
 
-    def mark(self, job: int, why: Why) -> None:
-        """Record the reason of a job that got something."""
+    def mark(self, job: int, *, is_new: bool = True) -> None:
+        """Record that a job got something: that it starts if it `is_new`, else that it grows."""
         wanted = sum(self.facts.role_desired[r] for r in self.facts.roles_of[job])
-        self.reasons.set(job, why, (self.replicas(job), wanted, 0.0), self.facts.job_queue[job])
+        self.reasons[job] = Fits(self.replicas(job), wanted) if is_new else Grown(self.replicas(job))

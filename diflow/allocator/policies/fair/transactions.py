@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray
-from diflow.allocator.model.plan import Why
+from diflow.allocator.model.reasons import GaveBackReservation, Loss
 from diflow.allocator.policies.fair.losses import Given
 from diflow.allocator.policies.fair.measure import Worth
 from diflow.allocator.policies.fair.reservation import Reservation
@@ -73,7 +73,7 @@ class Transactions:
         want: dict[int, int],
         victims: BoolArray,
         may_take: MayTake,
-        why: Why,
+        why: type[Loss],
         *,
         keeps: FloatArray | None = None,
         borrowers: BoolArray | None = None,
@@ -122,11 +122,11 @@ class Transactions:
         self.succeeded = True
         if lifted:
             reservation.keep()
-        state.mark(job, Why.FITS)
+        state.mark(job)
         reservation.end(job)
         for victim in found:
             gives_back = borrowers is not None and borrowers[victim]
-            self.given.append(Given(victim, job, Why.GAVE_BACK_RESERVATION if gives_back else why))
+            self.given.append(Given(victim, job, GaveBackReservation if gives_back else why))
         return True
 
     def _if_worth_it(

@@ -17,13 +17,21 @@ import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.plan import Why
+from diflow.allocator.model.reasons import (
+    DoesNotFit,
+    GuaranteedElsewhere,
+    ItsTurn,
+    NoSurplus,
+    QueueShare,
+    Reason,
+    Reserved,
+)
 from diflow.allocator.policies.fair.claims import Entitlements, asked_for
+from diflow.allocator.policies.fair.prepared import share_of
 from diflow.allocator.policies.fair.reservation import Reservation
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.turns import Turn
 from diflow.allocator.policies.waiting import (
-    Explained,
     Kept,
     best_room,
     cap_that_binds,
@@ -46,17 +54,17 @@ def explain_waiting_jobs(state: State, reservation: Reservation) -> None:
         kept=[] if pauses else kept,
         within_share="backfill" not in state.settings.steps,
     )
-    explained: dict[int, Explained] = {}
+    explained: dict[int, Reason] = {}
     for j in np.flatnonzero(~state.holders()).tolist():
         if (reason := state.feasible.impossible(j)) is not None:
-            state.reasons.set(j, *explain_impossible(ledger, j, reason))
+            state.reasons[j] = explain_impossible(ledger, j, reason)
         elif facts.pinned[j] or (turn is not None and turn.job == j):
-            state.reasons.set(j, *binding.of(j))
+            state.reasons[j] = binding.of(j)
         else:
             kind = facts.kinds[j]
             if kind not in explained:
                 explained[kind] = binding.of(j)
-            state.reasons.set(j, *explained[kind])
+            state.reasons[j] = explained[kind]
 
 
 class Binding:
@@ -76,8 +84,8 @@ class Binding:
         self._held = self._stoppable()
         self._above: dict[bool, list[list[float]]] = {}
 
-    def of(self, job: int) -> Explained:
-        """The reason, its values and its subject."""
+    def of(self, job: int) -> Reason:
+        """The reason for which the job waits."""
         ledger = self._ledger
         cap = cap_that_binds(ledger, job)
         if cap is not None:
@@ -85,38 +93,37 @@ class Binding:
         turn = self._turn
         need, fits = needed_and_fitting(ledger, job)
         if turn is not None and turn.job == job:
-            return Why.ITS_TURN, (need, self._fits_in_kept(job), self._left(turn)), -1
+            return ItsTurn(need, self._fits_in_kept(job), self._left(turn))
         gang = minimum_gang(ledger, job)
         if ledger.fits(job, gang):
             if turn is not None:
-                return Why.RESERVED, (need, fits, self._left(turn)), turn.job
+                return Reserved(need, fits, self._left(turn), ledger.snapshot.job_names[turn.job])
             share = self._above_share(job) if self._within_share else None
-            return share or (Why.DOES_NOT_FIT, (need, fits, 0.0), -1)
-        return self._share(job) or (Why.DOES_NOT_FIT, (need, fits, 0.0), -1)
+            return share or DoesNotFit(need, fits)
+        return self._share(job) or DoesNotFit(need, fits)
 
     # -- free capacity --
 
     def _left(self, turn: Turn) -> float:
         return turn.until - self._ledger.snapshot.now_seconds
 
-    def _fits_in_kept(self, job: int) -> float:
+    def _fits_in_kept(self, job: int) -> int:
         """Replicas of the role named by `needed_and_fitting` that fit in the reservation now."""
         ledger = self._ledger
         role = worst_role(ledger, job)
         _, amounts = self._kept[ledger.roles_of(job).index(role)]
         asks = ledger.facts.asks[ledger.shape(role)]
         rows: list[list[int]] = amounts.tolist()
-        return float(sum(min((row[r] // amount for r, amount in asks), default=0) for row in rows))
+        return sum(min((row[r] // amount for r, amount in asks), default=0) for row in rows)
 
     # -- shares --
 
-    def _share(self, job: int) -> Explained | None:
+    def _share(self, job: int) -> Reason | None:
         """The guarantee or share that binds, if others hold something that could be taken."""
         ledger, entitlements = self._ledger, self._entitlements
         need = ledger.amount(minimum_gang(ledger, job))
-        queue = ledger.job_queue[job]
         asked = asked_for(need)
-        chain = entitlements.chains[queue]
+        chain = entitlements.chains[ledger.job_queue[job]]
         elsewhere = [r for r in asked if self._others(chain, self._held, r) > 0]
         counted = [r for r in elsewhere if any(r in entitlements.counted(q, asked) for q in chain)]
         if not counted:
@@ -126,16 +133,16 @@ class Binding:
             if entitlements.covers(q, need):
                 short = self._too_little(chain, lacks, guarantees=True)
                 if short is not None:
-                    return Why.GUARANTEED_ELSEWHERE, short, q
+                    return GuaranteedElsewhere(ledger.snapshot.queue_names[q], *short)
         for q in chain:
             for r in entitlements.counted(q, asked):
                 used, share = ledger.used[q][r], entitlements.deserved[q][r]
                 if used >= share * _FULL and self._others([q], self._held, r) > 0:
-                    return Why.QUEUE_SHARE, (float(used), share, float(r)), q
+                    return share_of(ledger.snapshot, q, r, holds=used, deserves=share, needs=need[r])
         short = self._too_little(chain, lacks, guarantees=False)
-        return None if short is None else (Why.NO_SURPLUS, short, queue)
+        return None if short is None else NoSurplus(*short)
 
-    def _above_share(self, job: int) -> Explained | None:
+    def _above_share(self, job: int) -> QueueShare | None:
         """The first queue of the chain that the gang would lift above its share."""
         ledger, entitlements = self._ledger, self._entitlements
         need = ledger.amount(minimum_gang(ledger, job))
@@ -144,19 +151,19 @@ class Binding:
             for r in entitlements.counted(q, asked):
                 used, share = ledger.used[q][r], entitlements.deserved[q][r]
                 if used + need[r] > share:
-                    return Why.QUEUE_SHARE, (float(used), share, float(r)), q
+                    return share_of(ledger.snapshot, q, r, holds=used, deserves=share, needs=need[r])
         return None
 
     def _too_little(
         self, chain: list[int], lacks: dict[int, int], *, guarantees: bool
-    ) -> tuple[float, float, float] | None:
-        """(what the gang lacks, what others could lose, resource) for the resource that is most short; None if others
+    ) -> tuple[str, int, float] | None:
+        """(resource, what the gang lacks, what others could lose) for the resource that is most short; None if others
         hold enough above their guarantees or shares."""
-        most: tuple[float, float, float] | None = None
+        most: tuple[str, int, float] | None = None
         for r, lack in lacks.items():
             above = self._others(chain, self._surplus(guarantees=guarantees), r)
-            if above < lack - _ROUNDING and (most is None or (lack - above) * most[0] > (most[0] - most[1]) * lack):
-                most = float(lack), above, float(r)
+            if above < lack - _ROUNDING and (most is None or (lack - above) * most[1] > (most[1] - most[2]) * lack):
+                most = self._ledger.snapshot.resources[r], lack, above
         return most
 
     def _lacks(self, job: int, need: list[int]) -> dict[int, int]:

@@ -17,7 +17,15 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray
 from diflow.allocator.model.ledger import Ledger, Placement
-from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.reasons import (
+    DoesNotFit,
+    DoesNotFitElsewhere,
+    PlacedAgain,
+    PreemptedForPriority,
+    Reason,
+    ShrunkForOthers,
+)
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fit.backfill import (
     Member,
@@ -35,11 +43,12 @@ from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.turns import Turn, turn_of, waits_since
 from diflow.allocator.policies.waiting import (
     Feasibility,
-    JobReasons,
     Kept,
     explain_waiting,
+    first_reasons,
     lift,
     minimum_gang,
+    plan_of,
     reserve,
     start,
 )
@@ -69,7 +78,7 @@ class Cycle:
         s = snapshot
         self.snapshot, self.settings = s, settings
         self.ledger = Ledger(s)
-        self.reasons = JobReasons(s)
+        self.reasons = first_reasons(s)
         self.feasible = Feasibility(s)
         self.alone = considered is not None
         self.takes = care == FREELY and considered is None
@@ -91,8 +100,9 @@ class Cycle:
         self.stopped: list[int] = []
         """Stopped jobs that are not in the queue again yet."""
         self.waiting: list[int] = []
-        self.blame: dict[int, tuple[Why, int]] = {}
-        self.impossible: dict[int, tuple[Why, tuple[float, float, float]]] = {}
+        self.blame: dict[int, tuple[type[Reason], int]] = {}
+        """By job that another one changed, or that is placed again: the kind of reason, and the other job or -1."""
+        self.impossible: dict[int, Reason] = {}
         self.too_small: set[int] = set()
         self.since = waits_since(s)
         self.turn: Turn | None = None
@@ -113,7 +123,7 @@ class Cycle:
         self._fill()
         self._lift()
         explain(self)
-        return self.reasons.plan(self.ledger, name)
+        return plan_of(self.ledger, name, self.reasons)
 
     # -- which jobs --
 
@@ -212,7 +222,7 @@ class Cycle:
         found = turn_of(s, job, waits_since=float(self.since[job]), size=1.0, settings=self.settings)
         if found is None:
             return
-        if explain_waiting(self.ledger, job)[0] is Why.DOES_NOT_FIT:
+        if isinstance(explain_waiting(self.ledger, job), DoesNotFit):
             self.turn = found
             if found.has_reservation:
                 self._reserve(job)
@@ -263,10 +273,10 @@ class Cycle:
         self._full.clear()
         for other in victims.shrunk:
             self.restarts[other] = True
-            self.blame.setdefault(other, (Why.SHRUNK_FOR_OTHERS, job))
+            self.blame.setdefault(other, (ShrunkForOthers, job))
         for other in victims.stopped:
             self.restarts[other] = False
-            self.blame[other] = (Why.PREEMPTED_FOR_PRIORITY, job)
+            self.blame[other] = (PreemptedForPriority, job)
         self.stopped += victims.stopped
         return True
 
@@ -290,7 +300,7 @@ class Cycle:
             # It could not get its current places again, so it does not share them with others.
             self.restarts[job], self.disturbs = not in_place, True
             self.stays[job] = in_place
-            self.blame.setdefault(job, (Why.PLACED_AGAIN, -1))
+            self.blame.setdefault(job, (PlacedAgain, -1))
         elif broken and has_queue and not s.job_pinned[job]:
             # A broken gang does no work, and others can use its capacity.
             self.disturbs = True
@@ -300,7 +310,7 @@ class Cycle:
         else:
             ledger.restore(job, held)
             self.stays[job] = True
-            self.blame[job] = (Why.DOES_NOT_FIT_ELSEWHERE, -1)
+            self.blame[job] = (DoesNotFitElsewhere, -1)
 
     def _gives_up_in_place(self, job: int, held: Placement) -> bool:
         """Try to reduce a job that held this to its maximum on its current nodes, as the cap of its queue, or a missing

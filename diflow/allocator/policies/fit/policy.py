@@ -10,7 +10,7 @@ import numpy as np
 from diflow.allocator.model.plan import Plan, evictions
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fit.cycle import GENTLY, STILL, Cycle
-from diflow.allocator.policies.fixed_point import followed, no_worse_than_keeping, recounted
+from diflow.allocator.policies.fixed_point import followed, no_worse_than_keeping, of_whole
 from diflow.allocator.policies.settings import PolicySettings
 
 RANKS = 4
@@ -32,7 +32,7 @@ class FitPolicy:
         return Cycle(snapshot, self._settings, considered=only).run(self.name)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
-        return recounted(snapshot, self._optimize(snapshot))
+        return of_whole(snapshot, self._optimize(snapshot))
 
     def _optimize(self, snapshot: Snapshot) -> Plan:
         cycle = Cycle(snapshot, self._settings)

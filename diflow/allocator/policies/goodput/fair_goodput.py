@@ -16,16 +16,17 @@ from functools import partial
 
 import numpy as np
 
-from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import ADMIT, PREEMPT, RESIZE, WAIT, Plan, carry_out, keep_plan
+from diflow.allocator.model.reasons import Loss
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import BETWEEN_QUEUES, GENTLE, Cycle
-from diflow.allocator.policies.fair.losses import LOSSES, Given, with_final_reasons
-from diflow.allocator.policies.fair.prepared import prepared, restored
+from diflow.allocator.policies.fair.losses import Given, with_final_reasons
+from diflow.allocator.policies.fair.prepared import prepared
 from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, usable_capacity
 from diflow.allocator.policies.fair.state import State
-from diflow.allocator.policies.fixed_point import followed, joined, leaves_home, no_worse_than_keeping, recounted
+from diflow.allocator.policies.fixed_point import followed, joined, leaves_home, no_worse_than_keeping, of_whole
 from diflow.allocator.policies.goodput.gangs import has_pools
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.policies.limits import as_within_maximums, within_maximums
@@ -66,8 +67,8 @@ class FairGoodputPolicy:
             lambda: self._inner.plan(used, quotas=idle_to_all, moved=restarts),
         )
         plan = no_worse_than_keeping(used, ways, lambda s, found: self._measure(s, found, restarts), self.name)
-        plan = recounted(used, with_final_reasons(used, plan, given, losers_only=True))
-        return restored(snapshot, used, self._explained(used, plan))
+        plan = of_whole(used, with_final_reasons(used, plan, given, losers_only=True))
+        return self._explained(used, plan)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Lexicographic: met guarantees, then met shares, then goodput's value; only the latter with one queue."""
@@ -86,18 +87,16 @@ class FairGoodputPolicy:
     def _explained(self, snapshot: Snapshot, plan: Plan) -> Plan:
         """The plan with the reasons of waiting jobs as they are after it."""
         # Also of stopped jobs whose capacity no other job uses in the end.
-        waits = (plan.action == WAIT) | ((plan.action == PREEMPT) & ~np.isin(plan.why, tuple(LOSSES)))
+        lost = np.array([isinstance(reason, Loss) for reason in plan.reasons], dtype=np.bool_)
+        waits = (plan.action == WAIT) | ((plan.action == PREEMPT) & ~lost)
         if not waits.any():
             return plan
         state = self._state(carry_out(snapshot, plan))
         _confine(state.ledger, waits)
-        explained = Cycle(state, inside_queues=False).reasons()
-        return replace(
-            plan,
-            why=frozen(np.where(waits, np.array(explained.why, dtype=np.int64), plan.why)),
-            values=frozen(np.where(waits[:, None], np.array(explained.values, dtype=np.float64), plan.values)),
-            subject=frozen(np.where(waits, np.array(explained.subject, dtype=np.int64), plan.subject)),
-        )
+        explained, reasons = Cycle(state, inside_queues=False).reasons(), list(plan.reasons)
+        for job in np.flatnonzero(waits).tolist():
+            reasons[job] = explained[job]
+        return replace(plan, reasons=tuple(reasons))
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:
         return Cycle(self._state(snapshot), inside_queues=False)

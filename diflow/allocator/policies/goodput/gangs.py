@@ -137,7 +137,7 @@ def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
 def _within_domains(snapshot: Snapshot, elastic: IntArray, low: IntArray, high: IntArray) -> IntArray:
     """`high` (J), for jobs that require a domain at most what the largest one of them holds if it is empty."""
     facts = snapshot.facts
-    if not len(snapshot.job_required):
+    if not (snapshot.job_required >= 0).any():
         return high
     most = [
         high[j] if level < 0 else most_in_one(snapshot, level, empty_slots(snapshot, int(elastic[j])))

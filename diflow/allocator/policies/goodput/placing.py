@@ -10,28 +10,34 @@ import numpy as np
 
 from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.ledger import Ledger, Placement
-from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.reasons import (
+    DoesNotFit,
+    Explores,
+    Fits,
+    Gain,
+    PlacedAgain,
+    Reason,
+    WorthMoreElsewhere,
+)
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.optimise import Problem
 from diflow.allocator.policies.goodput.table import column_of
 from diflow.allocator.policies.turns import turn_of, waits_since
 from diflow.allocator.policies.waiting import (
-    Explained,
-    JobReasons,
     Kept,
     explain_impossible,
     explain_waiting,
+    first_reasons,
     grow_in_place,
     lift,
     make_whole,
     minimum_gang,
     needed_and_fitting,
+    plan_of,
     reserve,
     start_order,
 )
-
-_GAIN, _SHRUNK = int(Why.GAIN), int(Why.SHRUNK_FOR_OTHERS)
-_EXPLORES, _DOES_NOT_FIT = int(Why.EXPLORES), int(Why.DOES_NOT_FIT)
 
 
 class Placing:
@@ -44,7 +50,7 @@ class Placing:
         self._pool: list[int] = case.view.pool.tolist()
         roles_of = case.snapshot.facts.roles_of
         self.ledger.pool_of = {role: pool for job, pool in enumerate(self._pool) if pool >= 0 for role in roles_of[job]}
-        self.reasons = JobReasons(case.snapshot)
+        self.reasons = first_reasons(case.snapshot)
         self.kept: Kept = []
         self.reserved_for = -1
 
@@ -74,7 +80,7 @@ class Placing:
         """The plan, with the reasons of waiting jobs. Lifts the reservation."""
         self._lift()
         self._explain_waiting()
-        return self.reasons.plan(self.ledger, name)
+        return plan_of(self.ledger, name, self.reasons)
 
     # -- targets --
 
@@ -228,14 +234,14 @@ class Placing:
                     got = sum(ledger.count[r] for r in facts.roles_of[j])
                     if case.view.running[j]:
                         held = sum(before[r] for r in facts.roles_of[j])
-                        self.reasons.set(j, Why.PLACED_AGAIN, (float(got), float(held), 0.0))
+                        self.reasons[j] = PlacedAgain(got, held)
                     else:
                         wanted = gangs.desired[j] + got - ledger.count[role]
-                        self.reasons.set(j, Why.FITS, (float(got), float(wanted), 0.0))
+                        self.reasons[j] = Fits(got, wanted)
                     continue
                 if len(gangs.wants[j]) == 1:
                     failed[key] = low
-            if is_long and oldest < 0 and not over and explain_waiting(ledger, j)[0] is Why.DOES_NOT_FIT:
+            if is_long and oldest < 0 and not over and isinstance(explain_waiting(ledger, j), DoesNotFit):
                 # One gang at a time has its turn, also in a pause of its reservation.
                 oldest = j
                 if self._reserve(j):
@@ -279,29 +285,30 @@ class Placing:
     # -- reasons --
 
     def explain(self, jobs: IntArray) -> None:
-        """Set the reasons of placed jobs: their speed under the plan and before, and their weight."""
+        """Set the reasons of placed jobs: their speed under the plan and before, and their weight.
+        Those that hold nothing get theirs in the end."""
         case, values, view = self._case, self._case.values, self._case.view
         count = self.ledger.replicas[case.gangs.elastic[jobs]]
-        speed = np.where(count > 0, values.speed[jobs, column_of(case.table.replicas[jobs], count)], 0.0)
-        why = np.where(
-            view.running[jobs],
-            np.where((count > 0) & (count >= view.held[jobs]), _GAIN, _SHRUNK),
-            np.where(count > 0, np.where(case.table.known[jobs], _GAIN, _EXPLORES), _DOES_NOT_FIT),
-        )
-        numbers = zip(speed.tolist(), values.present_speed[jobs].tolist(), values.weight[jobs].tolist(), strict=True)
-        for j, reason, three in zip(jobs.tolist(), why.tolist(), numbers, strict=True):
-            self.reasons.set(j, reason, three)
+        jobs, count = jobs[count > 0], count[count > 0]
+        speed = values.speed[jobs, column_of(case.table.replicas[jobs], count)]
+        grows, starts = count >= view.held[jobs], ~view.running[jobs] & ~case.table.known[jobs]
+        columns = (jobs, speed, values.present_speed[jobs], values.weight[jobs], grows, starts)
+        for j, now, before, weight, is_more, is_new in zip(*(column.tolist() for column in columns), strict=True):
+            if is_new:
+                self.reasons[j] = Explores()
+            else:
+                self.reasons[j] = Gain(now, before, weight) if is_more else WorthMoreElsewhere(now, before)
 
     def _explain_waiting(self) -> None:
         """Set the reasons of waiting jobs. The ledger must have no reservation."""
         ledger, facts = self.ledger, self._case.snapshot.facts
-        explained: dict[int, Explained] = {}
+        explained: dict[int, Reason] = {}
         for j in np.flatnonzero(~ledger.holding()).tolist():
             kind = facts.kinds[j]
             if facts.pinned[j] or kind not in explained:
                 self._confine_to_best(j)
                 explained[kind] = self._explained(j)
-            self.reasons.set(j, *explained[kind])
+            self.reasons[j] = explained[kind]
 
     def _confine_to_best(self, job: int) -> None:
         """Confine the job to the pool where most of its minimum fits: the reason is about that. The roles of a job
@@ -333,14 +340,14 @@ class Placing:
         out: list[float] = np.bincount(s.node_pool, weights=fits, minlength=len(s.pool_names)).tolist()
         return out
 
-    def _explained(self, job: int) -> Explained:
+    def _explained(self, job: int) -> Reason:
         case, ledger = self._case, self.ledger
         impossible = case.feasible.impossible(job)
         if impossible is not None:
             return explain_impossible(ledger, job, impossible)
         reserved_for = -1 if self.reserved_for >= 0 and ledger.holds(self.reserved_for) else self.reserved_for
         explained = explain_waiting(ledger, job, reserved_for)
-        fits = explained[0] is Why.DOES_NOT_FIT and ledger.fits(job, minimum_gang(ledger, job))
+        fits = isinstance(explained, DoesNotFit) and ledger.fits(job, minimum_gang(ledger, job))
         return (case.quota.explain(ledger, job) if fits else None) or explained
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.plan import PREEMPT, RESIZE, Plan, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.fixed_point import followed, is_no_worse, recounted
+from diflow.allocator.policies.fixed_point import followed, is_no_worse, of_whole
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.solver import Solver
 from diflow.allocator.policies.goodput.table import Tables
@@ -83,4 +83,4 @@ class GoodputPolicy:
                 plan = first.keep
             if not is_no_worse(total(plan), case.values.present_total()):
                 plan = keep_plan(snapshot, self.name)
-        return recounted(snapshot, plan)
+        return of_whole(snapshot, plan)

@@ -6,8 +6,9 @@ from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.facts import Facts
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.packing import ANY_NUMBER
-from diflow.allocator.model.plan import Why
-from diflow.allocator.policies.waiting import Explained, minimum_gang
+from diflow.allocator.model.reasons import QueueShare
+from diflow.allocator.policies.fair.prepared import share_of
+from diflow.allocator.policies.waiting import minimum_gang
 
 
 class Quota:
@@ -30,12 +31,14 @@ class Quota:
         left = [(allowed[r] - used[r]) // amount for r, amount in self._facts.asks[self._facts.shape[role]]]
         return max(0, min(left, default=ANY_NUMBER))
 
-    def explain(self, ledger: Ledger, job: int) -> Explained | None:
+    def explain(self, ledger: Ledger, job: int) -> QueueShare | None:
         """The reason of a gang that would exceed its queue's quota; None if it would not."""
-        r, queue = self._exceeded(ledger, job, minimum_gang(ledger, job)), self._facts.job_queue[job]
+        gang, queue = minimum_gang(ledger, job), self._facts.job_queue[job]
+        r = self._exceeded(ledger, job, gang)
         if self._rows is None or r < 0:
             return None
-        return Why.QUEUE_SHARE, (float(ledger.used[queue][r]), float(self._rows[queue][r]), float(r)), queue
+        used, most, need = ledger.used[queue][r], self._rows[queue][r], ledger.amount(gang)[r]
+        return share_of(ledger.snapshot, queue, r, holds=used, deserves=most, needs=need)
 
     def _exceeded(self, ledger: Ledger, job: int, want: dict[int, int]) -> int:
         """The first resource whose quota `want` would exceed; -1: none."""
