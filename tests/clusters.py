@@ -198,13 +198,17 @@ def stop_starting() -> None:
 
 
 def end_run() -> None:
-    """Delete the clusters that were started for this run."""
+    """Delete the clusters that were started for this run.
+
+    Their clients are forgotten: another cluster of the same name has a kubeconfig of the same path, and another key.
+    """
     names = [name for name in map(_name, VARIABLES) if name in lifecycle.names()]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: _cluster("down", "--name", name), names))
     for name in names:
         _lock(name).unlink(missing_ok=True)
     compiled_file().unlink(missing_ok=True)
+    _client.cache_clear()
 
 
 @contextmanager

@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Figure, figures_table
+from benchmarks import live
+from benchmarks.figures import Figure
+from benchmarks.parts import Part, Record
 from benchmarks.scale import gang, lookups, running, soak, waiting
-from benchmarks.scale.common import say
-from tests.clusters import VARIABLES, cluster
 
 OUT = Path(__file__).resolve().parents[2] / "out" / "scale.json"
 RANGES = Path(__file__).with_name("ranges.json")
@@ -43,7 +40,7 @@ def main() -> int:
     parser.add_argument("--soak-minutes", type=float, default=5.0, help="at most so long (default: %(default)s)")
     parser.add_argument("--soak-jobs", type=int, default=400, help="at most so many (default: %(default)s)")
     options = parser.parse_args()
-    parts: dict[str, Callable[[], list[Figure]]] = {
+    parts: dict[str, Part] = {
         "waiting": partial(waiting.measure, jobs=options.jobs),
         "running": partial(running.measure, pods=options.pods, rounds=options.falls, is_fenced=not options.no_fence),
         "gang": partial(gang.measure, replicas=options.replicas, fewer=options.replicas * 9 // 10),
@@ -53,26 +50,12 @@ def main() -> int:
     if unknown := set(options.part) - parts.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(parts)}")
     chosen = options.part or list(parts)
-    figures: list[Figure] = []
-    failed: list[str] = []
-    began = time.monotonic()
-    with cluster("4.0.2") as found:
-        os.environ[VARIABLES["4.0.2"]] = str(found.kubeconfig)  # one cluster for all parts
-        for name in chosen:
-            try:
-                figures += parts[name]()
-            except Exception:  # the other parts are measured still, and what was measured is printed
-                traceback.print_exc()
-                failed.append(name)
-            say(part=name, minutes=round((time.monotonic() - began) / 60, 1))
-    print(figures_table(figures))
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps([figure.to_dict() for figure in figures], indent=2) + "\n", encoding="utf-8")
-    print(f"\nwritten to {OUT}")
-    outside = [*(f"{name}: failed" for name in failed), *_outside(figures)]
+    with Record(OUT) as record, live.one_cluster():
+        record.run({name: parts[name] for name in chosen})
+    outside = _outside(record.figures)
     for line in outside:
         print(line)
-    return int(bool(outside) or any(figure.is_missed for figure in figures))
+    return int(bool(record.failed or outside) or any(figure.is_missed for figure in record.figures))
 
 
 def _outside(figures: Sequence[Figure]) -> list[str]:

@@ -31,7 +31,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import render
 from tests.builders import template
-from tests.clusters import VARIABLES, TestCluster, cluster, wait_until
+from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import Daemon
 
 REPORTS_PER_SECOND = 10
@@ -72,16 +72,18 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [one for one in VARIANTS if not options.only or one.name in options.only.split(";")]
     rows: list[Sequence[str]] = []
-    with cluster("4.0.2") as found:
-        os.environ[VARIABLES["4.0.2"]] = str(found.kubeconfig)
-        with live.namespace("argo") as (_, api, namespace), _running(found, api, namespace, options.jobs):
-            try:
-                for variant in chosen:
-                    _set(found, variant)
-                    rows.append(_measured(found, api, namespace, variant, options.rounds))
-                    print(table(HEAD, rows), flush=True)
-            finally:
-                _set(found, Variant("", "1s"))
+    with (
+        live.one_cluster() as found,
+        live.namespace("argo") as (_, api, namespace),
+        _running(found, api, namespace, options.jobs),
+    ):
+        try:
+            for variant in chosen:
+                _set(found, variant)
+                rows.append(_measured(found, api, namespace, variant, options.rounds))
+                print(table(HEAD, rows), flush=True)
+        finally:
+            _set(found, Variant("", "1s"))
     return 0
 
 
