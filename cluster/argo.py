@@ -122,6 +122,11 @@ def await_ready(kubectl: Kubectl, version: str, progress: Progress, *, timeout_s
         progress(f"Argo {version}: {deployment} is ready")
 
 
+def restart(kubectl: Kubectl) -> None:
+    """Makes new pods of both Deployments: what is known of the old ones is from before their node was restarted."""
+    kubectl("rollout", "restart", "-n", NAMESPACE, *(f"deployment/{name}" for name in _DEPLOYMENTS))
+
+
 def is_ready(kubectl: Kubectl) -> bool:
     """Whether both Deployments have a ready replica."""
     found = kubectl(

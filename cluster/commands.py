@@ -6,7 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from cluster import argo, build, diflowimage, fakenodes, lifecycle, load, packages, secondnode, seed, smallimages
+from cluster import (
+    argo,
+    build,
+    diflowimage,
+    fakenodes,
+    lifecycle,
+    load,
+    packages,
+    repair,
+    secondnode,
+    seed,
+    smallimages,
+)
 from cluster.errors import ClusterError, UsageError
 from cluster.kube import Kubectl
 from cluster.parts import ARGO, COREDNS, DEFAULT_ARGO, ETCD, KUBERNETES, KWOK
@@ -54,33 +66,48 @@ def up(name: str, version: str | None, progress: Progress) -> str:
     paths = cluster_paths(name)
     with lifecycle.held(name):
         now = lifecycle.health(name)
-        if now.phase == "Broken":
+        if now.phase == "Absent":
+            plan = _made(name, version or DEFAULT_ARGO, progress)
+        elif lifecycle.is_stopped(name):
+            chosen = _kept_version(name, version)
+            plan = repair.repair(name, lambda: _made(name, chosen, progress), progress)
+        elif now.phase == "Broken":
             raise ClusterError(
                 f"cluster {name!r} is there but broken: {'; '.join(now.problems)}. "
                 f"python3 -m cluster down --name {name} removes it"
             )
-        if now.phase in ("Running", "Starting"):
+        else:
+            _kept_version(name, version)
             plan = lifecycle.load(name)
-            if version is not None and version != plan.argo:
-                raise UsageError(
-                    f"cluster {name!r} runs Argo {plan.argo}, not {version}: "
-                    "take another --name, or this one down first"
-                )
             if now.phase == "Starting":
                 # An earlier start was interrupted, or one of its servers has just died.
                 lifecycle.settle(plan, progress)
-        else:
-            chosen = version or DEFAULT_ARGO
-            packages.require(packages.RUN | packages.BUILD, progress)
-            versions = [] if chosen == "none" else [chosen]
-            _build_programs_and_image(versions, progress)
-            plan = lifecycle.start(name, chosen, _seed(chosen, versions, progress), progress)
         _furnish(plan, progress)
     progress(
         f"{name}: up; KUBECONFIG={paths.kubeconfig}" + (f", Argo at {plan.argo_url}" if plan.argo != "none" else "")
     )
     progress(f"select it in your shell with: {select_line(name)}")
     return str(paths.kubeconfig)
+
+
+def _made(name: str, version: str, progress: Progress) -> Plan:
+    """A new cluster, without images and Argo."""
+    packages.require(packages.RUN | packages.BUILD, progress)
+    versions = [] if version == "none" else [version]
+    _build_programs_and_image(versions, progress)
+    return lifecycle.start(name, version, _seed(version, versions, progress), progress)
+
+
+def _kept_version(name: str, wanted: str | None) -> str:
+    """The version of Argo of a cluster that is there, or was begun. Raises UsageError if another one is wanted."""
+    if not cluster_paths(name).state.exists():
+        return wanted or DEFAULT_ARGO
+    kept = lifecycle.load(name).argo
+    if wanted not in (None, kept):
+        raise UsageError(
+            f"cluster {name!r} runs Argo {kept}, not {wanted}: take another --name, or this one down first"
+        )
+    return kept
 
 
 def select_line(name: str) -> str:

@@ -96,7 +96,7 @@ def health(name: str) -> Health:
     if not paths.root.exists():
         return Health("Absent")
     if _init_pid(paths) is None:
-        return Health("Broken", (f"its processes are gone; logs are in {paths.logs}",))
+        return Health("Broken", (f"its processes are gone ({why_stopped(name)}); logs are in {paths.logs}",))
     status = _status(paths)
     if status is None:
         return Health("Starting")
@@ -108,6 +108,38 @@ def health(name: str) -> Health:
         return Health("Broken", problems)
     waiting = tuple(f"{n} is not ready yet; see {p['log']}" for n, p in parts.items() if not p["healthy"])
     return Health("Starting", waiting) if waiting else Health("Running")
+
+
+def is_stopped(name: str) -> bool:
+    """Whether the cluster is there and its processes are gone, as after a restart of the machine."""
+    paths = cluster_paths(name)
+    return paths.root.exists() and _init_pid(paths) is None
+
+
+def why_stopped(name: str) -> str:
+    """Why there are none of its processes, as far as it is known."""
+    last = _last_start(cluster_paths(name))
+    if last is None:
+        return "they never started"
+    if last.is_of_another_machine():
+        return "they were another machine's"
+    return "the machine was restarted" if last.boot not in ("", _boot()) else "they were ended"
+
+
+def is_of_another_machine(name: str) -> bool:
+    """Whether a machine that shares this folder of clusters started it."""
+    last = _last_start(cluster_paths(name))
+    return last is not None and last.is_of_another_machine()
+
+
+def was_started(name: str) -> bool:
+    """Whether it has ever had processes."""
+    return _last_start(cluster_paths(name)) is not None
+
+
+def files_in_volumes(name: str) -> list[Path]:
+    """The files in the volumes of its pods."""
+    return [path for path in cluster_paths(name).volumes.rglob("*") if not path.is_dir()]
 
 
 def component_status(name: str) -> dict[str, Any]:
@@ -141,6 +173,21 @@ def start(name: str, argo: str, images: Path, progress: Progress) -> Plan:
     _launch(plan)
     settle(plan, progress)
     return plan
+
+
+def resume(plan: Plan, progress: Progress) -> None:
+    """Starts a stopped cluster again with all that it held. The caller holds its lock.
+
+    Raises ClusterError if it cannot be started as it was. What it needs is then still there.
+    """
+    if absent := [program for program in plan.programs.values() if not Path(program).exists()]:
+        raise ClusterError(f"{', '.join(absent)} is not in the cache any more")
+    _clear(plan.name)
+    if any(plan.addresses.block.overlaps(network) for network in network.host_networks()):
+        raise ClusterError(f"something else on this machine has addresses of {plan.addresses.block} now")
+    plan.paths.status.unlink(missing_ok=True)  # of the processes that are gone
+    _launch(plan)
+    settle(plan, progress)
 
 
 def settle(plan: Plan, progress: Progress) -> None:
@@ -189,7 +236,7 @@ def _launch(plan: Plan) -> None:
     process.stdin.write(json.dumps(hierarchies).encode())
     process.stdin.close()
     init = _wait_for_init(process)
-    write_atomically(plan.paths.root / "init", f"{init} {_start_time(init)}\n")
+    write_atomically(plan.paths.root / "init", f"{init} {_start_time(init)} {_boot()} {_machine()}\n")
     network.join(plan.name, plan.addresses, init)
 
 
@@ -249,6 +296,13 @@ def stop(name: str, progress: Progress) -> None:
             if time.monotonic() > deadline:
                 raise ClusterError(f"process {init} of cluster {name!r} does not end; something holds it in the kernel")
             time.sleep(0.02)
+    _clear(name)
+    shutil.rmtree(paths.root, ignore_errors=False)
+    progress(f"{name}: gone")
+
+
+def _clear(name: str) -> None:
+    """Removes what a cluster has outside its folder. Its first process has ended."""
     for pid in cgroups.processes(name):
         # Only if `up` was interrupted before it knew the first process.
         with suppress(ProcessLookupError):
@@ -257,8 +311,6 @@ def stop(name: str, progress: Progress) -> None:
     left = cgroups.remove(name)
     if left:
         raise ClusterError(f"control groups of cluster {name!r} are still in use: {', '.join(map(str, left))}")
-    shutil.rmtree(paths.root, ignore_errors=False)
-    progress(f"{name}: gone")
 
 
 def _status(paths: ClusterPaths) -> dict[str, Any] | None:
@@ -269,13 +321,47 @@ def _status(paths: ClusterPaths) -> dict[str, Any] | None:
     return found
 
 
-def _init_pid(paths: ClusterPaths) -> int | None:
-    """The PID of the cluster's first process, if it runs; its start time distinguishes it from a reused PID."""
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A cluster's first process, as the file `init` has it; that of an older version lacks the last two."""
+
+    pid: int
+    time: str
+    boot: str = ""
+    machine: str = ""
+
+    def is_of_another_machine(self) -> bool:
+        return self.machine not in ("", _machine())
+
+
+def _last_start(paths: ClusterPaths) -> _Start | None:
     try:
-        pid, started = (paths.root / "init").read_text().split()
-        return int(pid) if _start_time(int(pid)) == started else None
-    except (FileNotFoundError, ValueError):
+        pid, *more = (paths.root / "init").read_text().split()
+        return _Start(int(pid), *more)
+    except (FileNotFoundError, ValueError, TypeError):
         return None
+
+
+def _init_pid(paths: ClusterPaths) -> int | None:
+    """The PID of the cluster's first process, if it runs. A reused PID has another start time, or another boot."""
+    last = _last_start(paths)
+    if last is None or last.is_of_another_machine() or last.boot not in ("", _boot()):
+        return None
+    return last.pid if _start_time(last.pid) == last.time else None
+
+
+def _boot() -> str:
+    """A name of the time since this machine was started."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _machine() -> str:
+    """A name of this machine that a restart does not change."""
+    try:
+        named = Path("/etc/machine-id").read_text().strip()
+    except FileNotFoundError:
+        named = ""
+    return named or os.uname().nodename
 
 
 def _start_time(pid: int) -> str:

@@ -52,8 +52,10 @@ def present_kubeconfig() -> Path | None:
 
 
 def present(kubeconfig: Path) -> Target:
-    """The cluster of a kubeconfig. Raises DemoError without kubectl."""
+    """The cluster of a kubeconfig; one of our own is started again if it ended. Raises DemoError without kubectl."""
     made = made_here(kubeconfig)
+    if made and made["phase"] == "Broken":
+        cluster("up", "--name", made["name"])
     kubectl = made["programs"]["kubectl"] if made else shutil.which("kubectl")
     if kubectl is None:
         raise DemoError("kubectl is not on the PATH: install it, or unset KUBECONFIG to use a cluster of our own")

@@ -91,14 +91,14 @@ def part(*, healthy: bool, problem: str = "") -> dict[str, object]:
     return {"healthy": healthy, "problem": problem, "log": "/logs/etcd.log"}
 
 
-def test_a_cluster_whose_processes_are_gone_is_broken_and_up_says_how_to_remove_it(
+def test_a_cluster_with_a_problem_is_not_touched_and_up_says_how_to_remove_it(
     state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     as_root(monkeypatch)
-    a_cluster(state, init="999999999 1", components={"etcd": part(healthy=True)})
+    a_cluster(state, init=ourselves(), components={"etcd": part(healthy=False, problem="exited 4 times")})
     assert main(["up", "--name", "broken"]) == 1
     said = capsys.readouterr().err
-    assert "its processes are gone" in said
+    assert "etcd exited 4 times" in said
     assert "python3 -m cluster down --name broken" in said
 
 
