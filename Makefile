@@ -122,8 +122,8 @@ golden: $(VENV)/.ready ## write the generated files: golden Workflows, the CRD, 
 	$(BIN)/python -m diflow.server.api.reference > docs/api.md
 
 .PHONY: bench
-bench: $(VENV)/.ready ## measure speed, the allocator's too (20 minutes; less with SIZES=100); writes out/bench.json
-	$(BIN)/python -m benchmarks $(if $(SIZES),--sizes $(SIZES))
+bench: $(VENV)/.ready ## measure speed, the allocator's too (20 minutes; less with SIZES=100, or PARTS=starting,commands); writes out/bench.json
+	$(BIN)/python -m benchmarks $(if $(SIZES),--sizes $(SIZES)) $(if $(PARTS),--only $(PARTS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: bench-policies
 bench-policies: $(VENV)/.ready ## queues in streams of jobs (STREAMS=20: fewer); with DATA=the folder of the Pollux data quality, speed and laws too

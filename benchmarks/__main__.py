@@ -45,19 +45,27 @@ def main() -> int:
         "--rounds", type=int, default=9, help="repetitions of the live measurements (default: %(default)s)"
     )
     parser.add_argument(
-        "--sizes", default=",".join(map(str, allocating.SIZES)), help="pods for the allocator (default: %(default)s)"
+        "--sizes",
+        type=_sizes,
+        default=",".join(map(str, allocating.SIZES)),
+        help="pods for the allocator (default: %(default)s)",
     )
+    parser.add_argument("--out", type=Path, default=OUT, help="file of the figures (default: %(default)s)")
     options = parser.parse_args()
     chosen = options.only.split(",")
     if unknown := set(chosen) - set(PARTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
-    parts = parts_of(options.rounds, [int(size) for size in options.sizes.split(",")])
-    with Record(OUT) as record:
+    parts = parts_of(options.rounds, options.sizes)
+    with Record(options.out) as record:
         record.run({name: parts[name] for name in ALONE if name in chosen})
         if on_a_cluster := {name: parts[name] for name in LIVE if name in chosen}:
             with live.one_cluster():
                 record.run(on_a_cluster)
     return int(bool(record.failed) or any(figure.is_missed for figure in record.figures if figure.is_ratio))
+
+
+def _sizes(text: str) -> list[int]:
+    return [int(size) for size in text.split(",")]
 
 
 def parts_of(rounds: int, sizes: list[int]) -> dict[str, Part]:
