@@ -122,9 +122,10 @@ def await_ready(kubectl: Kubectl, version: str, progress: Progress, *, timeout_s
         progress(f"Argo {version}: {deployment} is ready")
 
 
-def restart(kubectl: Kubectl) -> None:
-    """Makes new pods of both Deployments: what is known of the old ones is from before their node was restarted."""
+def restart(kubectl: Kubectl, version: str, progress: Progress, *, timeout_seconds: float) -> None:
+    """Makes new pods of both Deployments, and waits: what is known of the old ones is from before their node ended."""
     kubectl("rollout", "restart", "-n", NAMESPACE, *(f"deployment/{name}" for name in _DEPLOYMENTS))
+    await_ready(kubectl, version, progress, timeout_seconds=timeout_seconds)
 
 
 def is_ready(kubectl: Kubectl) -> bool:

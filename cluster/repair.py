@@ -14,6 +14,8 @@ from cluster.errors import ClusterError
 from cluster.plan import Plan
 from cluster.progress import Progress
 
+_ARGO_SECONDS = 300.0
+
 
 def repair(name: str, make: Callable[[], Plan], progress: Progress) -> Plan:
     """Repairs a stopped cluster; `make` makes one of this name. The caller holds its lock."""
@@ -34,7 +36,7 @@ def repair(name: str, make: Callable[[], Plan], progress: Progress) -> Plan:
     except ClusterError as error:
         return _anew(name, str(error), make, progress)
     if plan.argo != "none" and (plan.paths.root / "furnished").exists():
-        argo.restart(lifecycle.kubectl(plan))
+        argo.restart(lifecycle.kubectl(plan), plan.argo, progress, timeout_seconds=_ARGO_SECONDS)
     progress(f"{name}: started again, with all that it held; pods that ran have been ended, as by a node's restart")
     return plan
 

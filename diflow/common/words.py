@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 _MIB: Final = frozenset({"memory", "ephemeral-storage"})
+STARTS: Final = "starts: "
+"""The beginning of the reason of a decision that admits a job."""
 
 
 def counted(number: float | str, noun: str, *, plural: str = "") -> str:

@@ -28,7 +28,7 @@ class Steps:
         monkeypatch.setattr(lifecycle, "stop", self._stop)
         monkeypatch.setattr(commands, "_made", self._made)
         monkeypatch.setattr(commands, "_furnish", lambda plan, _: self.done.append(f"furnished {plan.name}"))
-        monkeypatch.setattr("cluster.argo.restart", lambda _: self.done.append("argo restarted"))
+        monkeypatch.setattr("cluster.argo.restart", lambda *_, **__: self.done.append("argo restarted"))
 
     def _resume(self, plan: Plan, _: Progress) -> None:
         self.done.append(f"resumed {plan.name}")

@@ -13,12 +13,11 @@ import numpy as np
 
 from diflow.allocator.inspect.observer import used
 from diflow.allocator.model.ledger import ancestors
-from diflow.allocator.model.reasons import STARTS
 from diflow.allocator.model.snapshot import UNLIMITED
 from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, usable_capacity
 from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.watch import reports
-from diflow.common.words import counted, named
+from diflow.common.words import STARTS, counted, named
 from diflow.record.parameters import Decision
 from diflow.record.status.messages import queued
 from diflow.record.status.stage import Stage, is_planned, is_queued, stage_of

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from diflow.allocator.inspect import observer
 from diflow.allocator.model.plan import Action, Plan
-from diflow.allocator.model.reasons import STARTS
 from diflow.allocator.plan.inputs import Picture
 from diflow.allocator.reasons.reason_texts import Explainer
 from diflow.common.errors import ConflictError
-from diflow.common.words import counted
+from diflow.common.words import STARTS, counted
 from diflow.workflows import render
 
 if TYPE_CHECKING:

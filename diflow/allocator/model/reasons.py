@@ -12,10 +12,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from diflow.allocator.model.amounts import amount_of
-from diflow.common.words import counted, quantity
+from diflow.common.words import STARTS, counted, quantity
 
-STARTS = "starts: "
-"""The beginning of the text of an admission."""
 _ASK_FOR_LESS = "ask for fewer, for less each, or add nodes"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from diflow.common import keys
-from diflow.common.words import counted, named
+from diflow.common.words import STARTS, counted, named
 from diflow.record import untrusted
 from diflow.record.chain import continued_in
 from diflow.record.job import STOPS
@@ -58,7 +58,7 @@ def queued(stage: Stage, name: str, *, held: str, decision: Decision, is_stuck: 
         return _stuck(name)
     if not decision or decision.action in ("keep", "stop"):
         return "waits for the allocator (`diflow doctor` checks whether one runs)"
-    if decision.why.startswith(keys.STARTS):  # it has lost its places since
+    if decision.why.startswith(STARTS):  # it has lost its places since
         return _LOST
     return f"{_LOST}: {decision.why}" if decision.action in _TAKE_BACK else decision.why
 
