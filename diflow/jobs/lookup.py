@@ -7,6 +7,7 @@ kubeconfig. Errors are those of `diflow.common.errors`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow.common import keys
@@ -17,7 +18,7 @@ from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record import chain
-from diflow.record.job import record_of
+from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import manifest
 from diflow.record.status import status
 from diflow.record.waiting import from_metadata
@@ -30,7 +31,7 @@ _MANY: Final = 200
 _MOST_BY_NAME: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """A job in a cluster: its Workflow, its pods (none if not requested) and its status."""
 
@@ -61,8 +62,12 @@ class Job:
     @property
     def round(self) -> str:
         """The current round ("1", "2" ...); "" if the parameters are unreadable."""
-        state = record_of(self.workflow)
-        return "" if state.problem else state.live.current
+        return self.record.round
+
+    @cached_property
+    def record(self) -> JobRecord:
+        """What its Workflow says."""
+        return record_of(self.workflow)
 
 
 def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> Job:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.record import chain, nodecheck, untrusted
+from diflow.record import nodecheck
 from diflow.record.argo.failures import MAIN, STOPPED, TAKEN_AWAY, UNKNOWN, ended_container, reason_of
 from diflow.record.argo.nodes import nodes as argo_nodes
 from diflow.record.job import JobRecord, record_of
@@ -81,9 +81,9 @@ def seen(workflows: Iterable[Mapping[str, Any]], *, now: float) -> list[Seen]:
         state = record_of(workflow)
         if state.problem:
             continue
-        job = f"{state.identity.namespace}/{chain.job_name(workflow)}"
+        job = f"{state.identity.namespace}/{state.name}"
         of_job: dict[str, Seen] = {}
-        _add_checks(of_job, workflow, state)
+        _add_checks(of_job, state)
         _add_failures(of_job, workflow)
         for entry in state.notes.excluded.active(now):
             _of(of_job, entry.node).left_out[job] = entry.reason
@@ -112,8 +112,8 @@ def _ratio(fault: Fault) -> float:
     return fault.value / fault.median if fault.median > 0 else 0.0
 
 
-def _add_checks(found: dict[str, Seen], workflow: Mapping[str, Any], state: JobRecord) -> None:
-    record = Record.parse(untrusted.sub(workflow, "metadata", "annotations").get(keys.NODE_CHECK))
+def _add_checks(found: dict[str, Seen], state: JobRecord) -> None:
+    record = Record.parse(state.texts.check_text)
     at = state.notes.allocation
     if not record.entries or at is None or record.round != at.round:
         return

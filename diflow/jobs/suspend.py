@@ -65,8 +65,7 @@ def _change(
             raise ConflictError(f"job {name} has ended already ({job.outcome})")
         patch = change_of(job)
         if job.argo.is_hidden:
-            metadata = patch.get("metadata", {})
-            patch["metadata"] = {**metadata, "labels": {**metadata.get("labels", {}), keys.INSTANCE: None}}
+            patch.setdefault("metadata", {}).setdefault("labels", {})[keys.INSTANCE] = None
         if job.may_go_on or job.argo.was_never_admitted or job.argo.is_hidden:
             # The Workflow may be superseded meanwhile, or the job admitted.
             expected = {"uid": job.identity.uid, "resourceVersion": job.identity.version}

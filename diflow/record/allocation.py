@@ -21,7 +21,7 @@ class Allocation:
 
     A job without any node waits. `since`: when the allocation was made; `first`: when the job got its first nodes (0:
     never); both in seconds since 1970. `moves`: how often the allocation was replaced after the first. `asked`: the
-    user's limits at that time (`JobRead.limits`) of a preemptible job that got places or a new round; "" after its
+    user's limits at that time (`JobRecord.limits`) of a preemptible job that got places or a new round; "" after its
     places were taken back, and of all other jobs.
     """
 

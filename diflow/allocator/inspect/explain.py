@@ -12,12 +12,10 @@ from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.reasons import reason_texts
-from diflow.common import keys
 from diflow.common.durations import age
 from diflow.common.errors import InvalidError
 from diflow.common.words import counted, named
 from diflow.jobs import lookup
-from diflow.record.exclusions import Exclusions
 from diflow.record.status.stage import Stage
 
 if TYPE_CHECKING:
@@ -43,11 +41,10 @@ def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None
         load_policy(policy)
     job = lookup.get(name, cluster=cluster)
     where = f"{job.namespace}/{job.name}"
-    labels = job.workflow["metadata"].get("labels") or {}
     if job.status.ended:
         yield f"{where} has ended ({job.status.phase}): {job.status.message}"
         return
-    if labels.get(keys.SCHEDULING, "none") != "gang":
+    if not job.record.terms.is_gang:
         yield f"{where} has scheduling: none: Argo alone runs it, and no allocator decides about it"
         yield f"  {job.status.phase}: {job.status.message}"
         return
@@ -63,8 +60,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str, lists: Lists | None
             yield f"{job.status.phase}: {job.status.message}"
         yield "its places are those in its Workflow; only the allocator can verify their signature"
     yield from _last_decision(seen, row)
-    excluded = Exclusions.parse((job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED))
-    if text := excluded.text(seen.now):
+    if text := job.record.notes.excluded.text(seen.now):
         yield f"nodes {text}"
     if seen.state.queue_trouble:
         yield f"note: {seen.state.queue_trouble}"

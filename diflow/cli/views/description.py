@@ -16,8 +16,6 @@ from diflow.common.durations import age
 from diflow.common.tables import table
 from diflow.common.words import shortened
 from diflow.jobs.events import event_time, is_allocators
-from diflow.record.exclusions import Exclusions
-from diflow.record.job import record_of
 from diflow.record.nodecheck import Record
 from diflow.record.status.followed import failures
 from diflow.record.status.observe import observe
@@ -80,8 +78,7 @@ def description(
     if job.status.profilings:
         lines = [printable(f"  {key}: {_reported(value)}") for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
-    labels = job.workflow["metadata"].get("labels") or {}
-    if allocators or labels.get(keys.SCHEDULING) == "gang":
+    if allocators or job.record.terms.is_gang:
         sections.append(_allocator(allocators, message=message, now=now))
     sections.append(_events([event for event in events if not is_allocators(event)], now=now))
     return "\n\n".join(sections)
@@ -102,8 +99,7 @@ def _is_since(submitted: str, event: dict[str, Any]) -> bool:
 
 def _held(job: Job) -> str:
     """Why the allocator does not act on the job, or ""."""
-    labels = job.workflow["metadata"].get("labels") or {}
-    if job.status.stage not in _HELD or labels.get(keys.SCHEDULING) != "gang":
+    if job.status.stage not in _HELD or not job.record.terms.is_gang:
         return ""
     from diflow.allocator.watch.records import planning_record_of  # noqa: PLC0415 (of one command)
 
@@ -188,11 +184,9 @@ def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
     """What the node check of the current round has found; nothing of a job without one."""
     if given is None or given is False:
         return []
-    annotations = job.workflow["metadata"].get("annotations") or {}
-    record = Record.parse(annotations.get(keys.NODE_CHECK))
-    state = record_of(job.workflow)
-    count = len(record.entries) if record.round == state.live.current else 0
-    parts = [f"{count} of {job.status.replicas} replicas in round {state.live.current}"]
+    record, current = Record.parse(job.record.texts.check_text), job.record.live.current
+    count = len(record.entries) if record.round == current else 0
+    parts = [f"{count} of {job.status.replicas} replicas in round {current}"]
     has_command = isinstance(given, dict) and bool(given.get("command"))
     output = _output_of_check(job) if has_command else []
     if not count and has_command:
@@ -241,8 +235,7 @@ def _is_checked(pod: dict[str, Any]) -> bool:
 
 def _left_out(job: Job, *, message: str, now: datetime) -> list[tuple[str, str]]:
     """The nodes that are left out for the job; nothing if there are none, or if its message names them."""
-    given = (job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED)
-    text = Exclusions.parse(given).text(now.timestamp()) if not job.status.ended else ""
+    text = job.record.notes.excluded.text(now.timestamp()) if not job.status.ended else ""
     which = text.partition(": ")[2]  # the time that is left is that of now, and in the message that of the decision
     return [("Nodes", printable(text))] if text and _line(which) not in _line(message) else []
 
