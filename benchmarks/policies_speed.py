@@ -15,8 +15,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray, frozen
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import POOL, Profile
+from diflow.allocator.model.profile import POOL, Prior, Profile
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
 from diflow.common.names import pool_number

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
         UnauthorizedError,
         UnavailableError,
     )
-    from diflow.dijob.model import DIJob, Task, UnknownFieldWarning
+    from diflow.dijob.model import Task, UnknownFieldWarning
+    from diflow.jobs.verbs import DIJob
 
 _HOME = {
     "ConflictError": "diflow.common.errors",
-    "DIJob": "diflow.dijob.model",
+    "DIJob": "diflow.jobs.verbs",
     "DiflowError": "diflow.common.errors",
     "InvalidError": "diflow.common.errors",
     "JobFailedError": "diflow.common.errors",

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,29 @@ def test_metadata_of_jobs_is_read_by_the_records_alone(name: str) -> None:
         assert found, f"{name} reads no metadata any more: take it out of the list"
     elif not name.startswith(_READ_OTHER_METADATA):
         assert not found, f"{name}, lines {found}: ask the record of the job, the pod or the node (diflow.record)"
+
+
+def imported(path: Path, modules: frozenset[str]) -> set[str]:
+    """The modules of diflow that a file imports: at its top, in a function, or for the type checker alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & modules) or {node.module}
+            if not names <= modules:
+                found.add(node.module)
+    return found & modules
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """Neither those of the type checker nor those in functions: each file can be read before those that use it."""
+    files = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): ROOT / name for name in sources()}
+    # The package itself offers names of modules below it, which no module takes from there (but the laboratories).
+    modules = frozenset(files) - {"diflow"}
+    graph = {module: imported(files[module], modules) - {module} for module in modules}
+    TopologicalSorter(graph).prepare()  # raises CycleError, with the circle
 
 
 def test_the_files_are_found() -> None:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -35,12 +35,6 @@ from diflow.dijob.rules.podtemplate import check_pod_template, check_volumes
 from diflow.dijob.rules.syntax import qualified_name
 from diflow.dijob.stored import HealthAction, Priority, Scheduling, TaskType
 from diflow.dijob.yamltext import dump_yaml
-
-if TYPE_CHECKING:
-    from hera.workflows import Workflow
-
-    from diflow.kube.api import Cluster
-    from diflow.record.status.status import JobStatus
 
 CleanPodPolicy = Literal["Running", "All", "None"]
 Replicas = Annotated[int, Field(ge=1, le=limits.MOST_REPLICAS, strict=True)]
@@ -305,7 +299,8 @@ class Health(_Model):
 
 
 class DIJob(_Model):
-    """A job of one or more tasks, run as one Argo Workflow."""
+    """A job of one or more tasks, run as one Argo Workflow. `diflow.DIJob` adds what can be done with it in a cluster
+    (`diflow/jobs/verbs.py`)."""
 
     name: str = Field(description="A DNS label. It becomes the name of the Workflow.")
     namespace: str | None = Field(None, description="Not set: that of the current context.")
@@ -589,16 +584,6 @@ class DIJob(_Model):
             warnings.warn(manifests.DuplicateKeyWarning(text), stacklevel=2)
         return cls.from_manifest(document.data)
 
-    @classmethod
-    def from_cluster(cls, name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> DIJob:
-        """The job `name` of a cluster: its DIJob object, or else the job that its Workflow was made of.
-
-        Raises NotFoundError if there is neither.
-        """
-        from diflow.jobs import dijobs  # noqa: PLC0415
-
-        return dijobs.from_cluster(name, namespace=namespace, cluster=cluster)
-
     def to_manifest(self) -> dict[str, Any]:
         """The job as a DIJob manifest, without the fields that have their default."""
         spec = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
@@ -613,42 +598,6 @@ class DIJob(_Model):
     def to_yaml(self) -> str:
         """The job as a DIJob manifest in YAML."""
         return dump_yaml(self.to_manifest())
-
-    def workflow(self) -> Workflow:
-        """The Argo Workflow of this job, as a Hera Workflow. No request is sent."""
-        from diflow.workflows import build  # noqa: PLC0415 (Hera takes half a second to import)
-
-        return build(self)
-
-    def submit(self, *, cluster: Cluster | None = None) -> Self:
-        """Create the job's Workflow. Returns the job with its namespace.
-
-        Waits up to a minute until the pods of an earlier job of this name are gone. Raises ConflictError if they stay,
-        or the name is taken.
-        """
-        from diflow.jobs import submit  # noqa: PLC0415
-
-        return submit.submit(self, cluster=cluster)
-
-    def wait(self, *, timeout_seconds: float | None = None, cluster: Cluster | None = None) -> JobStatus:
-        """Wait until the job has ended and return its status.
-
-        Raises JobFailedError if it failed, TimeoutError after `timeout_seconds`.
-        """
-        from diflow.jobs import wait  # noqa: PLC0415
-
-        return wait.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
-
-    def delete(self, *, cluster: Cluster | None = None) -> None:
-        """Delete the job's Workflow and its dependents. A missing job is not an error."""
-        from diflow.jobs import delete  # noqa: PLC0415
-
-        delete.delete(self.name, namespace=self.namespace, cluster=cluster)
-
-    def _repr_html_(self) -> str:
-        from diflow.dijob.html import job_card  # noqa: PLC0415
-
-        return job_card(self)
 
 
 def read_annotation(text: Any) -> DIJob:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.common.jsontext import canonical_json
-from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW, Kind
 from diflow.kube.refusals import UnknownKindError
@@ -119,24 +118,6 @@ def own_annotations(metadata: Mapping[str, Any]) -> Json:
     """The annotations of an object, without the copy of the object that `kubectl apply` keeps there, and without those
     that diflow puts on objects."""
     return {k: v for k, v in untrusted.sub(metadata, "annotations").items() if k not in _OF_OTHERS}
-
-
-def from_cluster(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> DIJob:
-    """The job `name` of a cluster: its DIJob object, or else the DIJob that its Workflow was made of.
-
-    Raises NotFoundError, and InvalidError if it cannot be read.
-    """
-    from diflow.dijob.model import read_annotation  # noqa: PLC0415
-    from diflow.jobs import lookup  # noqa: PLC0415 (it imports this module)
-
-    cluster = cluster or connect()
-    found = find(cluster, name, namespace=namespace)
-    if found is not None:
-        return job_of(found)
-    workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
-    return read_annotation(untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB)).model_copy(
-        update={"namespace": namespace or cluster.namespace}
-    )
 
 
 def create(job: DIJob, *, cluster: Cluster, dry_run: bool = False) -> Json:

@@ -33,7 +33,7 @@ from diflow.record.parameters import Asked, Decision, Object, Pairs
 from diflow.record.patches import STOP, TERMINATE
 from diflow.record.ranges import Asked as Range
 from diflow.record.ranges import asked, elastic
-from diflow.record.status.stage import Stage, has_places, stage_of
+from diflow.record.stage import Stage, has_places, stage_of
 
 STOPS: Final = (STOP, TERMINATE)
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})

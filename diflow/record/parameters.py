@@ -134,9 +134,14 @@ def replicas_text(given: Pairs) -> str:
     return dict(given).get(keys.PARAM_REPLICAS, "")
 
 
+def stored_text(workflow: Object) -> Any:
+    """The annotation with the DIJob as submitted, as it is; None without one."""
+    return untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB)
+
+
 def manifest(workflow: Object) -> dict[str, Any]:
     """The DIJob as submitted, without its unreadable parts: its owner may have edited it since."""
-    found = untrusted.mapping(untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB))
+    found = untrusted.mapping(stored_text(workflow))
     parts = {"metadata": dict, "spec": dict, "apiVersion": str, "kind": str}
     return {key: value for key, value in found.items() if isinstance(value, parts.get(key, object))}
 
@@ -234,9 +239,8 @@ def _edited(name: str, wanted: str = "") -> InvalidError:
 
 def submitted_replicas(head: Object) -> dict[str, int]:
     """The replicas by task as submitted, from a Workflow's metadata; none if its DIJob is unreadable."""
-    dijob = untrusted.sub(head, "metadata", "annotations").get(keys.DIJOB)
     try:
-        return {task.name: task.replicas for task in stored.read_job(dijob).spec.tasks}
+        return {task.name: task.replicas for task in stored.read_job(stored_text(head)).spec.tasks}
     except InvalidError:
         return {}
 

@@ -26,8 +26,7 @@ from benchmarks.queue_streams.streams import (
 )
 from benchmarks.streams import LOADS, ROWS
 from diflow.allocator.model.plan import Plan, carry_out, make_plan
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.profile import Prior, Profile
 from diflow.allocator.model.reasons import KEPT
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import QueueView

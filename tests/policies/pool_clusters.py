@@ -12,8 +12,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray
 from diflow.allocator.model.plan import Plan
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import POOL, Profile, clean
+from diflow.allocator.model.profile import POOL, Prior, Profile, clean
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.common.names import pool_number
 from tests.policies.generators import random_snapshot, with_holders

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from diflow.allocator.model.plan import Plan
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.profile import Prior, Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, NodeView, RoleView, build
 from diflow.allocator.policies.base import load_policy

@@ -13,8 +13,7 @@ from benchmarks.policies_speed import cluster as busy
 from benchmarks.policies_speed import pooled
 from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.model.plan import Action, Plan
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import POOL, REPLICAS, STEP_SECONDS, Profile
+from diflow.allocator.model.profile import POOL, REPLICAS, STEP_SECONDS, Prior, Profile
 from diflow.allocator.model.reasons import DoesNotFit
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, RoleView, build

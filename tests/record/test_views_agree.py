@@ -29,7 +29,7 @@ from diflow.cli.views.jobs_table import jobs_table
 from diflow.controller import statuses
 from diflow.jobs.lookup import Job
 from diflow.record.node import node_record_of
-from diflow.record.status.stage import Stage
+from diflow.record.stage import Stage
 from diflow.record.status.status import JobStatus, derive
 from diflow.server.page import CacheSnapshot, Permissions
 from diflow.server.page.board import Query, board

@@ -16,7 +16,7 @@ from diflow.common.durations import age
 from diflow.common.errors import InvalidError
 from diflow.common.words import counted, named
 from diflow.jobs import lookup
-from diflow.record.status.stage import Stage
+from diflow.record.stage import Stage
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.lists import Lists

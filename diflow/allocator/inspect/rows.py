@@ -19,8 +19,8 @@ from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.watch import reports
 from diflow.common.words import STARTS, counted, named
 from diflow.record.parameters import Decision
+from diflow.record.stage import Stage, is_planned, is_queued, stage_of
 from diflow.record.status.messages import queued
-from diflow.record.status.stage import Stage, is_planned, is_queued, stage_of
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen

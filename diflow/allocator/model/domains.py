@@ -7,23 +7,33 @@ anywhere. If its job requires a level, it goes into one domain of that level, or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.packing import ANY_NUMBER, slots
-from diflow.allocator.model.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.snapshot import Facts, Snapshot
 
 MOST_TRIED = 32
 """Domains of a level in which a gang of several roles is tried. Each of its roles fits there by itself, so it seldom
 fails; those with the most free slots are tried."""
 
 
-def choices(ledger: Ledger, job: int, want: Mapping[int, int], together: int) -> Iterator[BoolArray | None]:
+class Free(Protocol):
+    """What is free on the nodes now: a ledger (`ledger.py`), as far as it is read here."""
+
+    snapshot: Snapshot
+    facts: Facts
+    free: IntArray
+    scores: Callable[[IntArray, FloatArray | None], FloatArray | None] | None
+
+    def nodes_of(self, job: int) -> IntArray: ...
+    def slots_for(self, job: int, role: int) -> IntArray: ...
+    def home(self, job: int) -> BoolArray: ...
+
+
+def choices(ledger: Free, job: int, want: Mapping[int, int], together: int) -> Iterator[BoolArray | None]:
     """The sets of nodes (N) on which to try to place `want` (role → more replicas), in order; None: all nodes.
 
     Replicas of a job that holds something go into the domains where it is. Of the domains that can hold a new gang, the
@@ -63,7 +73,7 @@ def one_domain_of(of_node: IntArray, held: IntArray, level: int) -> BoolArray | 
     return inside if mine[0] >= 0 and (mine == mine[0]).all() else None
 
 
-def _one_node(ledger: Ledger, job: int, want: Mapping[int, int]) -> Iterator[BoolArray]:
+def _one_node(ledger: Free, job: int, want: Mapping[int, int]) -> Iterator[BoolArray]:
     """The nodes that best fit a gang of one role that will not grow, in the fullest domains."""
     roles = [role for role, count in want.items() if count > 0]
     if len(roles) != 1 or ledger.facts.role_desired[roles[0]] > want[roles[0]] or ledger.scores is not None:
@@ -89,7 +99,7 @@ def _one_node(ledger: Ledger, job: int, want: Mapping[int, int]) -> Iterator[Boo
     yield best
 
 
-def _one_domain(ledger: Ledger, job: int, want: Mapping[int, int], together: int) -> Iterator[BoolArray]:
+def _one_domain(ledger: Free, job: int, want: Mapping[int, int], together: int) -> Iterator[BoolArray]:
     """The domains that can hold all of `want`, each role by itself: those of the narrowest level first."""
     facts = ledger.facts
     roles = [role for role, count in want.items() if count > 0]
@@ -117,7 +127,7 @@ def _one_domain(ledger: Ledger, job: int, want: Mapping[int, int], together: int
             yield row == domain
 
 
-def rooms(ledger: Ledger, job: int, want: Mapping[int, int], freed: Callable[[], IntArray]) -> list[BoolArray | None]:
+def rooms(ledger: Free, job: int, want: Mapping[int, int], freed: Callable[[], IntArray]) -> list[BoolArray | None]:
     """The sets of nodes (N) of which one has to hold all replicas of the job, if `freed` (N×R) is free as well as what
     is free now: those with the largest part of `want` (role → more replicas) now come first. [None]: no level is
     required, so all nodes."""
@@ -185,11 +195,11 @@ def spread(of_node: IntArray, nodes: Sequence[int] | IntArray) -> tuple[int, ...
     return tuple(len(np.unique(row[nodes][row[nodes] >= 0])) + int((row[nodes] < 0).sum()) for row in of_node)
 
 
-def _by_domain(ledger: Ledger, row: IntArray, by_node: IntArray) -> FloatArray:
+def _by_domain(ledger: Free, row: IntArray, by_node: IntArray) -> FloatArray:
     return totals(row, by_node, _count(ledger))
 
 
-def _count(ledger: Ledger) -> int:
+def _count(ledger: Free) -> int:
     return len(ledger.snapshot.domain_names)
 
 

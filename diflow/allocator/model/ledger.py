@@ -13,9 +13,8 @@ import numpy as np
 
 from diflow.allocator.model import domains
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
-from diflow.allocator.model.facts import ancestors
 from diflow.allocator.model.packing import ANY_NUMBER, place, place_by_score, slots
-from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.snapshot import Snapshot, ancestors
 
 __all__ = ["Ledger", "Placement", "ancestors"]
 

@@ -8,24 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray, frozen
-
-if TYPE_CHECKING:
-    from diflow.allocator.model.prior import Prior
 
 # Columns of `Profile.observations`.
 NODES, REPLICAS, LOCAL_BATCH, ACCUMULATION_SECONDS, STEP_SECONDS, POOL = range(6)
 COLUMNS = 6
 # Of more distinct configurations only the newest are used: the fit stays below a millisecond.
 MOST_OBSERVATIONS = 256
+PARTS = 10
+"""Parts of a job's progress for which the gradient noise is kept."""
 
 
 def _nothing() -> FloatArray:
     return np.zeros((0, COLUMNS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """What earlier jobs of a job's application have shown: its memory. `version` changes with anything else.
+
+    `diflow/record/namespace/applications.py` has the form in which it is kept, and
+    `diflow/allocator/remember/priors.py` makes this one of it.
+
+    `observations`: rows as in a profile. `noise` (PARTS): gradient variance over squared norm in each part of the
+    progress, NaN where it is unknown. `works`: the work of finished jobs in iterations of the initial batch size,
+    ascending. `misses`: by how much the record was wrong about later jobs, as a logarithm; NaN: unknown.
+    """
+
+    version: int = 0
+    observations: FloatArray = field(default_factory=lambda: frozen(np.zeros((0, COLUMNS))))
+    noise: FloatArray = field(default_factory=lambda: frozen(np.full(PARTS, np.nan)))
+    works: FloatArray = field(default_factory=lambda: frozen(np.zeros(0)))
+    restart_seconds: float | None = None
+    misses: float = float("nan")
+    initial_batch: int = 1
+    min_batch: int = 1
+    max_batch: int = 1
+    min_local_batch: int = 1
+    max_local_batch: int = 1
+    accumulation: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

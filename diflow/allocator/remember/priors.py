@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from diflow.allocator.model.arrays import frozen
-from diflow.allocator.model.prior import PARTS, Prior
-from diflow.allocator.model.profile import COLUMNS, Profile, clean
+from diflow.allocator.model.profile import COLUMNS, PARTS, Prior, Profile, clean
 from diflow.allocator.watch.node_pools import NodePools
 from diflow.common import keys
 from diflow.common.clock import Clock

@@ -18,8 +18,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import frozen
 from diflow.allocator.model.plan import Plan
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.profile import Prior, Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
 from diflow.allocator.policies.units import in_units

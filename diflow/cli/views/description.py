@@ -17,9 +17,9 @@ from diflow.common.tables import table
 from diflow.common.words import shortened
 from diflow.jobs.events import event_time, is_allocators
 from diflow.record.nodecheck import Record
+from diflow.record.stage import Stage
 from diflow.record.status.followed import failures
 from diflow.record.status.observe import observe
-from diflow.record.status.stage import Stage
 from diflow.record.status.status import derive
 
 if TYPE_CHECKING:

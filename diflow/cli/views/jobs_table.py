@@ -11,7 +11,7 @@ from diflow.common import keys
 from diflow.common.durations import age, span
 from diflow.common.tables import table
 from diflow.common.words import shortened
-from diflow.record.status.stage import Stage
+from diflow.record.stage import Stage
 
 if TYPE_CHECKING:
     from diflow.jobs.lookup import Job

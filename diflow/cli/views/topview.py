@@ -21,7 +21,7 @@ from diflow.cli.console import harmless, rich_table, turn_colour
 from diflow.cli.views.resources import short, shown
 from diflow.common.errors import DiflowError
 from diflow.common.words import counted, quantity
-from diflow.record.status.stage import Stage
+from diflow.record.stage import Stage
 
 if TYPE_CHECKING:
     from rich.table import Table

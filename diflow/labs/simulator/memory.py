@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import clean
+from diflow.allocator.model.profile import Prior, clean
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.memory import miss
 from diflow.allocator.remember.priors import prior_of

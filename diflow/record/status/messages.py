@@ -12,9 +12,9 @@ from diflow.record.chain import continued_in
 from diflow.record.job import STOPS
 from diflow.record.parameters import Decision
 from diflow.record.patches import STOP
+from diflow.record.stage import Stage
 from diflow.record.status.advice import with_advice
 from diflow.record.status.observe import Attempt, Object, Observation
-from diflow.record.status.stage import Stage
 
 if TYPE_CHECKING:
     from diflow.record.status.timeline import Phase

@@ -23,8 +23,8 @@ from diflow.record.job import JobRecord, record_of
 from diflow.record.live import Live
 from diflow.record.parameters import Decision, past_phases
 from diflow.record.patches import FIRST_ROUND
+from diflow.record.stage import Stage, is_planned
 from diflow.record.status.advice import with_advice
-from diflow.record.status.stage import Stage, is_planned
 
 Object = Mapping[str, Any]
 _Fields = dict[str, Any]

@@ -29,9 +29,9 @@ from diflow.common import keys
 from diflow.record import chain, untrusted
 from diflow.record.job import record_of
 from diflow.record.parameters import submitted_replicas
+from diflow.record.stage import Stage, stage_of
 from diflow.record.status import messages
 from diflow.record.status.observe import Attempt, Object, Observation, observe
-from diflow.record.status.stage import Stage, stage_of
 from diflow.record.status.timeline import PHASES, Phase, history
 
 __all__ = [

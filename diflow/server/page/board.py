@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from diflow.common import quantities
 from diflow.record import chain, untrusted
 from diflow.record.node import NodeRecord
-from diflow.record.status.stage import Stage
+from diflow.record.stage import Stage
 from diflow.record.status.status import ENDED, PHASES
 from diflow.server.page import resources
 from diflow.server.page.facts import MOST_FAILURES, FailureFacts, JobFacts, PodFacts

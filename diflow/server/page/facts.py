@@ -24,10 +24,10 @@ from diflow.record.namespace.ended import EndedJob
 from diflow.record.node import NodeRecord, node_record_of
 from diflow.record.parameters import Decision
 from diflow.record.ranges import asked
+from diflow.record.stage import Stage, is_planned, is_queued
 from diflow.record.status import status
 from diflow.record.status.followed import failures
 from diflow.record.status.observe import Observation, observe_state, waiting_reason
-from diflow.record.status.stage import Stage, is_planned, is_queued
 from diflow.record.status.status import JobStatus
 from diflow.server.page.history import History, history, seconds
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray, IntArray, frozen
-from diflow.allocator.model.facts import UNLIMITED
 from diflow.allocator.model.reasons import OwnShare, QueueShare
-from diflow.allocator.model.snapshot import Memo, Snapshot
+from diflow.allocator.model.snapshot import UNLIMITED, Memo, Snapshot
 
 OWN = "/own"
 """Suffix of the queue for a parent's own jobs. Names of queues cannot contain a slash."""

@@ -5,7 +5,8 @@
             job that does not fit preempts: replicas above the minimum of jobs of its priority or below, whole jobs only
             of lower priorities. Stopped jobs wait like new ones. Capacity is reserved for the oldest gang.
 2. fill     by priority: preemptible jobs grow into what is left (`backfill`).
-3. explain  the reasons, from the final allocation (`reasons`).
+
+The reasons follow from the final allocation (`reasons`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray
 from diflow.allocator.model.ledger import Ledger, Placement
-from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.reasons import (
     DoesNotFit,
     DoesNotFitElsewhere,
@@ -37,7 +37,6 @@ from diflow.allocator.policies.fit.backfill import (
     tidy,
 )
 from diflow.allocator.policies.fit.preemption import preempt
-from diflow.allocator.policies.fit.reasons import explain
 from diflow.allocator.policies.limits import above_maximum, give_up_in_place, on_open, within
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.turns import Turn, turn_of, waits_since
@@ -48,7 +47,6 @@ from diflow.allocator.policies.waiting import (
     first_reasons,
     lift,
     minimum_gang,
-    plan_of,
     reserve,
     start,
 )
@@ -116,14 +114,12 @@ class Cycle:
         self._full: dict[tuple[int, ...], int] = {}
         self._hopeless: dict[tuple[int, ...], tuple[int, int]] = {}
 
-    def run(self, name: str) -> Plan:
-        """The plan with its reasons."""
+    def run(self) -> None:
+        """Serve the queue, and fill what is left. `reasons.explain` says why, from the final allocation."""
         self._serve()
         self._serve_again()
         self._fill()
         self._lift()
-        explain(self)
-        return plan_of(self.ledger, name, self.reasons)
 
     # -- which jobs --
 

@@ -10,8 +10,10 @@ import numpy as np
 from diflow.allocator.model.plan import Plan, evictions
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fit.cycle import GENTLY, STILL, Cycle
+from diflow.allocator.policies.fit.reasons import explain
 from diflow.allocator.policies.fixed_point import followed, no_worse_than_keeping, of_whole
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.waiting import plan_of
 
 RANKS = 4
 """Priorities that the measure distinguishes (the lowest ones count as one)."""
@@ -29,26 +31,32 @@ class FitPolicy:
         """Start the new job in free capacity; no other job changes."""
         only = np.zeros(snapshot.jobs, dtype=np.bool_)
         only[job] = True
-        return Cycle(snapshot, self._settings, considered=only).run(self.name)
+        return self._planned(Cycle(snapshot, self._settings, considered=only))
 
     def optimize(self, snapshot: Snapshot) -> Plan:
         return of_whole(snapshot, self._optimize(snapshot))
 
     def _optimize(self, snapshot: Snapshot) -> Plan:
         cycle = Cycle(snapshot, self._settings)
-        plan = cycle.run(self.name)
+        plan = self._planned(cycle)
         # A waiting job may fit in another way beside those that start.
         if not cycle.disturbs and not (cycle.waiting and cycle.started):
             return plan
-        plan = followed(snapshot, plan, lambda after: Cycle(after, self._settings).run(self.name))
+        plan = followed(snapshot, plan, lambda after: self._planned(Cycle(after, self._settings)))
         if evictions(snapshot, plan) == 0:
             return plan
         plans = (
             lambda: plan,
-            lambda: Cycle(snapshot, self._settings, care=GENTLY).run(self.name),
-            lambda: Cycle(snapshot, self._settings, care=STILL).run(self.name),
+            lambda: self._planned(Cycle(snapshot, self._settings, care=GENTLY)),
+            lambda: self._planned(Cycle(snapshot, self._settings, care=STILL)),
         )
         return no_worse_than_keeping(snapshot, plans, served, self.name)
+
+    def _planned(self, cycle: Cycle) -> Plan:
+        """The plan of a cycle, with its reasons."""
+        cycle.run()
+        explain(cycle)
+        return plan_of(cycle.ledger, self.name, cycle.reasons)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Running gangs, then replicas on open nodes, with higher priorities before lower ones (lexicographic)."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from diflow.allocator.model.reasons import (
@@ -19,11 +17,9 @@ from diflow.allocator.model.reasons import (
     TooSoon,
 )
 from diflow.allocator.policies.fit.backfill import at_most, roles_that_scale
+from diflow.allocator.policies.fit.cycle import Cycle
 from diflow.allocator.policies.limits import does_not_fit_elsewhere
 from diflow.allocator.policies.waiting import explain_impossible, explain_waiting, minimum_gang
-
-if TYPE_CHECKING:
-    from diflow.allocator.policies.fit.cycle import Cycle
 
 
 def explain(cycle: Cycle) -> None:

@@ -12,13 +12,13 @@ import math
 import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray
-from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import (
     ACCUMULATION_SECONDS,
     LOCAL_BATCH,
     NODES,
     REPLICAS,
     STEP_SECONDS,
+    Prior,
     Profile,
     clean,
     gradient_noise,

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray
-from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import (
     ACCUMULATION_SECONDS,
     LOCAL_BATCH,
@@ -26,6 +25,7 @@ from diflow.allocator.model.profile import (
     POOL,
     REPLICAS,
     STEP_SECONDS,
+    Prior,
     Profile,
     clean,
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from diflow.allocator.model.arrays import IntArray
-from diflow.allocator.model.facts import Facts
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.packing import ANY_NUMBER
 from diflow.allocator.model.reasons import QueueShare
+from diflow.allocator.model.snapshot import Facts
 from diflow.allocator.policies.fair.prepared import share_of
 from diflow.allocator.policies.waiting import minimum_gang
 

@@ -14,8 +14,7 @@ from hashlib import blake2b
 import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray
-from diflow.allocator.model.prior import Prior
-from diflow.allocator.model.profile import NODES, POOL, REPLICAS, Profile, clean, gradient_noise
+from diflow.allocator.model.profile import NODES, POOL, REPLICAS, Prior, Profile, clean, gradient_noise
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.gangs import Pools
