@@ -67,15 +67,20 @@ demo-training: $(VENV)/.ready ## torch on two real nodes: out of memory, a hang,
 	$(BIN)/python examples/demo_training.py
 
 .PHONY: test
-test: style $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests on real clusters
+test: style $(VENV)/.ready ## checks, short tests with their coverage, and the main paths on one real cluster (15 minutes)
 	$(MAKE) --no-print-directory --jobs=2 types tests
 
-# The types are checked on one processor while the tests wait for their clusters.
+# The types are checked on one processor while the tests wait for their cluster.
 .PHONY: tests
 tests: $(VENV)/.ready
-	DIFLOW_TEST_ALL=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder \
-	  --cov=diflow --cov-report= --cov-report=json:out/coverage.json
+	DIFLOW_TEST_CLUSTERS=argo40 $(BIN)/python -m pytest -m "not slow and not extended" -n $(PROCESSES) --dist loadgroup \
+	  --no-loadscope-reorder --cov=diflow --cov-report= --cov-report=json:out/coverage.json
 	$(BIN)/python -m tests.coverage_by_room out/coverage.json
+
+.PHONY: test-all
+test-all: $(VENV)/.ready ## what `make test` leaves out: slow tests, rarer paths, the other version of Argo (20 minutes)
+	DIFLOW_TEST_CLUSTERS="argo40 argo37" $(BIN)/python -m pytest -m "slow or extended" -n $(PROCESSES) --dist loadgroup \
+	  --no-loadscope-reorder
 
 # Half of the time of these tests is waiting.
 .PHONY: unit
@@ -92,7 +97,7 @@ chaos: $(VENV)/.ready ## random operations and faults on jobs of a real cluster,
 	  --nodes $(NODES)
 
 .PHONY: laws
-laws: $(VENV)/.ready ## judge the policies on 100,000 snapshots and health on 10,000 job hours; `make test` takes 1,000 (45 minutes)
+laws: $(VENV)/.ready ## judge the policies on 100,000 snapshots and health on 10,000 job hours; `make test-all` takes 1,000 (45 minutes)
 	DIFLOW_LAW_SNAPSHOTS=100000 DIFLOW_HEALTH_RUNS=10 $(BIN)/python -m pytest tests/policies/test_laws.py \
 	  tests/allocator/reconcile/test_health_alarms.py
 

@@ -1,6 +1,9 @@
 """Shared by all tests: the real clusters, and the distribution of a run over processes.
 
-Tests on a real cluster (marked `cluster`) wait most of their time, so `make test` runs some of them side by side, in
+`make test` runs what a change needs at once: the short tests, and the main paths on a cluster with one version of Argo.
+What is `slow`, `extended` or on the other version is left to `make test-all`.
+
+Tests on a real cluster (marked `cluster`) wait most of their time, so both run some of them side by side, in
 processes of pytest-xdist which share one cluster for each version of Argo. Tests of one `xdist_group` run one after the
 other: those that need much of the node's processors are the group "node", and those that share a fixture that is slow
 to make, such as an allocator, are a group for each such fixture. The long groups start first, so that none is left
@@ -47,8 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("patient")
     if _is_main(config):
         clusters.begin_run()
-        if _takes_all():
-            clusters.start_early(_VERSIONS.values())  # one process reads the tests, so a processor is free
+        clusters.start_early(_known())  # one process reads the tests, so a processor is free
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,8 +76,11 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(specname="pytest_collection_modifyitems", tryfirst=True)
 def pytest_keep_fixtures_in_one_process(items: list[pytest.Item]) -> None:
-    """Make a group of the tests of a file that share its fixtures, before pytest-xdist looks at the groups."""
+    """Make a group of the tests of a file that share its fixtures, before pytest-xdist looks at the groups; and mark
+    those on the other version of Argo, before pytest chooses by marks."""
     for item in items:
+        if _VERSIONS["argo37"] in _needs(item):
+            item.add_marker(pytest.mark.extended)
         if item.get_closest_marker("xdist_group") is None and _shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(clusters.ROOT))))
 
@@ -113,8 +118,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
                 raise pytest.UsageError(f"pytest-xdist does not know the group of {item.nodeid}: see pyproject.toml")
     first = _is_main(config) or config.workerinput["workerid"] == "gw0"  # type: ignore[attr-defined]
-    if first and not config.getoption("collectonly") and not _takes_all():
-        clusters.start_early({version for item in session.items for version in _needs(item)})
+    if first and not config.getoption("collectonly"):
+        clusters.start_early({version for item in session.items for version in _needs(item)} - _known())
 
 
 def pytest_runtest_setup() -> None:
@@ -159,9 +164,9 @@ def _is_main(config: pytest.Config) -> bool:
     return not hasattr(config, "workerinput")
 
 
-def _takes_all() -> bool:
-    """Whether it is known, before the tests have been read, that there are some on each cluster."""
-    return bool(os.environ.get("DIFLOW_TEST_ALL"))
+def _known() -> set[str]:
+    """The versions of Argo of which it is known, before the tests have been read, that some need their cluster."""
+    return {_VERSIONS[name] for name in os.environ.get("DIFLOW_TEST_CLUSTERS", "").split()}
 
 
 def _place(item: pytest.Item) -> int:

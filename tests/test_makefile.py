@@ -42,7 +42,7 @@ ENDS: dict[str, str] = {
     "release TAG=v0": f"the tag is v0, but diflow/version.py says {__version__}",
 }
 """Targets that are run, with what they say last."""
-TESTS = ("test", "tests", "unit", "slow", "laws")
+TESTS = ("test", "tests", "test-all", "unit", "slow", "laws")
 LOOKED_AT = ("venv", "lint", "style", "types", "format", "golden", "audit", "lock", "clean")
 """They are run by other tests, change the checkout, or need what is outside of it."""
 _TARGET = re.compile(r"^\.PHONY: (.+)$", re.MULTILINE)
@@ -96,7 +96,7 @@ def test_a_target_gets_as_far_as_its_work(target: str, tmp_path: Path) -> None:
 def test_pytest_takes_the_options_of_a_target_with_tests(target: str, tmp_path: Path) -> None:
     found = [line for line in commands(target, tmp_path) if "-m pytest" in line]
     assert found
-    nowhere = dict.fromkeys(VARIABLES.values(), str(tmp_path / "kubeconfig"))  # or DIFLOW_TEST_ALL starts clusters
+    nowhere = dict.fromkeys(VARIABLES.values(), str(tmp_path / "kubeconfig"))  # or DIFLOW_TEST_CLUSTERS starts some
     for line in found:
         assert "@pytest.mark.cluster" in run(f"{line} --markers", **nowhere)
 

@@ -176,7 +176,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Read:
     return found
 
 
-live = [pytest.mark.cluster, pytest.mark.xdist_group("image"), pytest.mark.timeout(1800)]
+live = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.xdist_group("image"), pytest.mark.timeout(1800)]
 
 
 class TestBuilt:

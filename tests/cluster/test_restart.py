@@ -21,6 +21,7 @@ from tests.clusters import wait_until
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.extended,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="a cluster needs root"),
 ]

@@ -13,6 +13,7 @@ import pytest
 from tests.clusters import ROOT, VARIABLES
 
 
+@pytest.mark.extended
 @pytest.mark.xdist_group("node")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a cluster needs root")
 def test_two_live_parts_are_measured_on_one_new_cluster(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.e2e.live import Live, pod_name
 from tests.e2e.test_failures import kill_the_work
 from tests.e2e.test_node_check import record
 
-pytestmark = pytest.mark.xdist_group("ddp")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("ddp")]
 
 DATA = Path("/var/lib/diflow-ddp")  # the volume of examples/ddp/job.yaml
 IMAGE = "docker.io/diflow/diflow-ddp:0.2.0"

@@ -24,7 +24,7 @@ from tests.e2e.test_dijobs import controller, nothing_left, phase
 from tests.e2e.test_v1alpha1 import running, touch
 from tests.server import dingine
 
-pytestmark = pytest.mark.xdist_group("server")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("server")]
 
 Json = dict[str, Any]
 _IMAGE = "docker.io/diflow/diflow:0.2.0"

@@ -25,7 +25,7 @@ from tests.e2e.allocators import allocated, events, run_on, status, submit
 from tests.e2e.live import SECOND, Live
 from tests.e2e.test_failures import attempts, evict, uids
 
-pytestmark = pytest.mark.xdist_group("allocator")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("allocator")]
 
 
 @pytest.fixture(scope="module")

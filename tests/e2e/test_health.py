@@ -20,7 +20,7 @@ from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, kept_alive, status, submit, until_running
 from tests.e2e.live import Live, pod_name
 
-pytestmark = [pytest.mark.xdist_group("health"), pytest.mark.usefixtures("running")]
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("health"), pytest.mark.usefixtures("running")]
 
 _IMAGE = "docker.io/diflow/diflow:0.2.0"
 # One rank of a collective: a step for all that happens while no rank is held up. Rank 0 of this test stands in for the

@@ -17,7 +17,7 @@ from tests.e2e.allocators import status, submit
 from tests.e2e.live import Live, pod_name
 from tests.e2e.test_failures import kill_the_work
 
-pytestmark = pytest.mark.xdist_group("monitor")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("monitor")]
 
 _IMAGE = "docker.io/diflow/diflow:0.2.0"
 # A checkpoint of step 7 that is complete, and one of step 8 that is not.

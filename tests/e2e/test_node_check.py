@@ -23,7 +23,7 @@ from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, events, kept_alive, run_on, status, submit, until_running, zone
 from tests.e2e.live import Live, pod_name
 
-pytestmark = [pytest.mark.xdist_group("node_check"), pytest.mark.usefixtures("running")]
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("node_check"), pytest.mark.usefixtures("running")]
 
 _IMAGE = "docker.io/diflow/diflow:0.2.0"
 

@@ -13,7 +13,7 @@ from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import allocated, events, status, submit
 from tests.e2e.live import Live
 
-pytestmark = pytest.mark.xdist_group("allocator")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("allocator")]
 
 
 @pytest.fixture(scope="module")

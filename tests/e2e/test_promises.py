@@ -16,7 +16,7 @@ from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import Zone, daemon, events, run_on, status, submit, until_running, zone
 from tests.e2e.live import FAKE, Live
 
-pytestmark = pytest.mark.xdist_group("allocator")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("allocator")]
 
 SLOT = "diflow.test/slot"
 MOST_ANNOTATIONS = 262_144

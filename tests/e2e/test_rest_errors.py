@@ -22,7 +22,7 @@ from tests.server.api.test_replicas import BODIES, PATHS
 from tests.server.api.test_v1alpha1 import ERRORS
 from tests.server.place import mixed
 
-pytestmark = pytest.mark.xdist_group("node")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("node")]
 
 Json = dict[str, Any]
 _PATIENT = "trap 'exit 143' TERM; while true; do sleep 0.3; done"

@@ -23,7 +23,7 @@ from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import Daemon, Zone, daemon, kept_alive, submit, until_running, zone
 from tests.e2e.live import ENDED, Live
 
-pytestmark = pytest.mark.xdist_group("successor")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("successor")]
 
 # Two replicas add about twelve nodes in each round: the second round begins in another Workflow.
 _MOST = "10"

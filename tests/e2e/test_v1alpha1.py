@@ -28,7 +28,7 @@ from tests.e2e.live import FAKE, Live
 from tests.e2e.test_crd import install
 from tests.e2e.test_dijobs import Controller, controller, nothing_left, phase
 
-pytestmark = pytest.mark.xdist_group("node")
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("node")]
 
 Json = dict[str, Any]
 _PATIENT = "trap 'exit 143' TERM; until [ -e /tmp/done ]; do [ ! -e /tmp/crash ] || exit 3; sleep 0.3; done"
