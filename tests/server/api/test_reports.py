@@ -162,7 +162,7 @@ async def test_a_report_of_an_earlier_round_is_refused(place: Place) -> None:
     person = place.authority.person("ada", ("patch", "default", "elastic"))
     async with place.asked() as client:
         place.set("elastic", rounds=["1", "2"], current="2", granted={"1": {"worker": 1}, "2": {"worker": 3}})
-        await soon(lambda: place.cache.job("default", "elastic").workflow.current == "2")  # type: ignore[union-attr]
+        await soon(lambda: place.cache.job("default", "elastic").workflow.round == "2")  # type: ignore[union-attr]
         answer = await client.post(PATH, headers=bearer(person), json={"round": 1, "speed": 5})
         assert faults(answer) == {"round": "the current round is 2"}
         stale = await client.post("/v2alpha1/default.elastic.1/profilings", headers=bearer(person), json={"speed": 5})
@@ -319,7 +319,7 @@ async def test_another_servers_write_a_moment_ago_is_a_reason_to_wait(place: Pla
         from tests.server.place import NOW
 
         place.set("elastic", profilings={"round": "1", "at": NOW + place.time.now() - 0.25, "ranks": {}})
-        await soon(lambda: "at" in (place.cache.job("default", "elastic").workflow.profilings or ""))  # type: ignore[union-attr]
+        await soon(lambda: "at" in (place.cache.job("default", "elastic").workflow.texts.report or ""))  # type: ignore[union-attr]
         await client.post(PATH, headers=bearer(token), json={"speed": 100})
         await soon(lambda: patches(place))
     assert place.pauses == [pytest.approx(0.75, abs=0.01)]

@@ -57,7 +57,7 @@ def has_written(place: Place, times: int) -> bool:
     return (
         patches(place) == times
         and not is_writing(place)
-        and view.workflow.profilings == place.parameter("elastic", keys.PARAM_PROFILINGS)
+        and view.workflow.texts.report == place.parameter("elastic", keys.PARAM_PROFILINGS)
     )
 
 
