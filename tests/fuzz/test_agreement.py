@@ -134,6 +134,7 @@ def disagreement(server: DryRun, manifest: dict[str, Any], namespace: str) -> tu
 
 
 @pytest.mark.cluster
+@pytest.mark.extended
 def test_lint_and_the_api_server_agree(argo40: TestCluster) -> None:
     said: Counter[str] = Counter()
     differences: list[str] = []
@@ -154,6 +155,7 @@ def test_lint_and_the_api_server_agree(argo40: TestCluster) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.extended
 def test_argos_own_linter_accepts_what_lint_accepts(argo40: TestCluster, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownFieldWarning)

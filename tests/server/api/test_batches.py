@@ -24,6 +24,8 @@ class Book:
         self.pauses: list[float] = []
         self.written: list[tuple[str, list[int], int | None]] = []
         self.errors: list[Exception] = []
+        self.refused = ""
+        """The job of which no write succeeds."""
         self.go = asyncio.Event()
         self.go.set()
         clock = Clock(monotonic=self.time.now, pause=self._pause)
@@ -37,6 +39,8 @@ class Book:
         self.time.move(seconds)
 
     async def _write(self, key: tuple[str, str], batch: list[int], last: int | None) -> int:
+        if key[1] == self.refused:
+            raise ConflictError("no")
         if self.errors:
             raise self.errors.pop(0)
         self.written.append((key[1], batch, last))
@@ -96,7 +100,7 @@ async def test_at_the_end_nothing_waits_any_more_and_what_is_still_refused_is_le
     for key in (ONE, TWO):
         book.batches.add(key, [2])
     await soon(lambda: len(book.pauses) == 2)
-    book.errors = [ConflictError("no")]
+    book.refused = "one"
     await book.batches.close(seconds=60.0)
     assert book.written[2:] == [("two", [2], 1)]
     assert book.batches.waiting == {ONE: [2]}
