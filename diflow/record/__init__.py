@@ -1,8 +1,8 @@
-"""The state of a job: the one reader and writer of the parameters, labels and annotations of its Workflow.
+"""The record of a job: the one reader and writer of the parameters, labels and annotations of its Workflow.
 
-Users can edit all of a Workflow, so nothing in it is trusted. The CLI, the allocator, the server and its page read a
-Workflow only through this package: all get the same result, no reader raises, and an invalid Workflow yields one
-sentence about this job (`JobRecord.problem`).
+Users can edit all of a Workflow, so nothing in it is trusted. The CLI, the allocator, the server and its page ask the
+record that is made here: all get the same result, no reader raises, and an invalid Workflow yields one sentence about
+this job (`JobRecord.problem`).
 
     untrusted    parsers for JSON, numbers and times, bounded in bytes, depth and digits
     identity     which object a record is of
