@@ -14,6 +14,7 @@ this job (`JobRecord.problem`).
     chain          a job that continues in another Workflow
     modules        the replicas of a v1alpha1 job
     waiting        a gang that waits, from the metadata of its Workflow alone
+    stage          where a job is in its life
     roster         the ranks and hosts of the replicas, for given replica counts
     reports        the speed and progress that a job reports; perfmodel: the model of AdaptDL's clients
     signals        when each replica was heard of; health: which ones are silent, stalled or slow
@@ -23,8 +24,8 @@ this job (`JobRecord.problem`).
     argo/          nodes: Argo's, typed and bounded; tree: the phase of each replica in them, restarts and reschedules;
                    failures: what follows when a pod fails
     status/        observe: the replicas, rounds and pod problems that a Workflow and its pods show; status: the DIJob's
-                   status, derived from that; stage: where a job is in its life; messages, advice: the sentence about
-                   it; timeline: its phases so far; followed: what followed its failures
+                   status, derived from that; messages, advice: the sentence about a job; timeline: its phases so far;
+                   followed: what followed its failures
     namespace/     the records of a namespace, in ConfigMaps: ended jobs, and the memory of applications
 
 It does not access the cluster, and it imports neither Hera nor pydantic, because `diflow list` runs it on a thousand
