@@ -1,10 +1,19 @@
 """The allocator: which replicas of which jobs run on which nodes.
 
-model      what a policy is given and what it returns: snapshots, plans, and what follows from them alone
-policies   who gets what: `fit`, `fair`, `goodput` and their parts. They are pure, as the model is
-messages   the text of each reason, for people
-engine     the process: caches → planning → reconcile → patches → executor
-health     which replicas are silent, stalled or slow. Pure
-inspect    what people ask: queues, jobs and nodes as rows, why a job waits, what a new job would change
-simulator  policies on workloads, without a cluster
+    run        the process: its parts (`wiring`), its loop (`daemon`), leadership, timers, journal, metrics
+    watch      what it sees: objects as records, and the cluster state of one moment
+    reconcile  from a job's Workflow and pods to the next writes
+    plan       from the cluster state to a snapshot, a plan, and its writes
+    write      the writes as plain values, and their one sender
+    remember   what outlives a job: the record of ended jobs, and the memory of applications
+    inspect    what people ask: queues, jobs and nodes as rows, why a job waits, what a new job would change
+
+These are pure:
+
+    model      what a policy is given and what it returns: snapshots, plans, and the reasons of decisions
+    policies   who gets what: `fit`, `fair`, `goodput` and their parts
+    reasons    what a plan and its reasons say to people
+    health     which replicas are silent, stalled or slow
+
+`settings` and `gpu_pools` are for all of them.
 """

@@ -1,7 +1,7 @@
 """The DIJob as a frozen and validated model.
 
-It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), but neither Argo nor clusters;
-`workflow()`, `submit()`, `wait()` and `delete()` delegate to the packages that do.
+It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), but neither Argo nor clusters:
+`submit()` and the like are in `diflow.jobs.verbs`.
 """
 
 from __future__ import annotations

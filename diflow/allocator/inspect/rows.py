@@ -77,7 +77,7 @@ class JobRow:
     `unplaced`: how many of the granted ones have lost their place and wait for another. `share`: its dominant share,
     the largest fraction of any resource of the cluster that it holds. `speed`: in samples a second. `state`: the word
     of its stage, but running or starting for an admitted one. `why`: of an admitted job why it has these replicas, as
-    the allocator said; of all others their sentence (`state.messages`).
+    the allocator said; of all others their sentence (`record.status.messages`).
     """
 
     name: str

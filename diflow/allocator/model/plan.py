@@ -1,7 +1,7 @@
 """The immutable plan that a policy returns, and the snapshot that results from carrying it out.
 
 A plan gives the target allocation of each job. New pods are either bound now or promised capacity that is being
-released. A promise uses nothing until the capacity is free; the engine then admits the whole gang at once.
+released. A promise uses nothing until the capacity is free; the allocator then admits the whole gang at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Nodes, queues and jobs as plain values, and `build`, which makes a Snapshot of them.
 
-The engine makes views from its caches, the simulator from its state. `build` sorts them into canonical order and
+The allocator makes views from its caches, the simulator from its state. `build` sorts them into canonical order and
 compiles predicates, pod limits and host ports into arrays.
 """
 

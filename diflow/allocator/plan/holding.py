@@ -114,7 +114,7 @@ class Standings:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """Restrictions on the plan because of places that were not used in time (see promises.py).
+    """Restrictions on the plan because of places that were not used in time (see timeouts.py).
 
     `barred`: the jobs that get nothing more for now. `most`: the most replicas, by job and task. `stuck`: the uids of
     pods that should leave and do not, and count as foreign. `places`: by job, the (task, index) that are no longer

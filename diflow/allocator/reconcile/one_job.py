@@ -44,7 +44,7 @@ from diflow.record.roster import roster
 _SKEW_SECONDS = 300.0
 """By which the clock of the API server may be ahead of that of this process."""
 _STOPPING: Final[Mapping[str, Any]] = {"labels": {keys.INSTANCE: None, keys.ADMITTED: None}, "spec": {"suspend": None}}
-"""What Argo needs to end a job that waits (`state.patches.stop`)."""
+"""What Argo needs to end a job that waits (`record.patches.stop`)."""
 # A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
 _SHOWN_SECONDS = 30.0
 

@@ -30,7 +30,7 @@ from diflow.record.pod import PodRecord
 SOURCE: Final = "pending"
 _MOST_NAMED: Final = 4
 _PAUSE_SECONDS: Final = (60.0, 1800.0)
-"""Before the third try, and the longest pause, as for places that no pod uses (promises.py)."""
+"""Before the third try, and the longest pause, as for places that no pod uses (plan/timeouts.py)."""
 
 
 def limit(read: JobRecord, usual: float) -> float | None:

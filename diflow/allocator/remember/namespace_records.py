@@ -16,7 +16,7 @@ from diflow.kube.reflector import Json, Reflector
 
 PASS_SECONDS: Final = 10.0
 """Between two passes over all namespaces. A Workflow exists for at least a minute after its end
-(`bounds.LEAST_TTL_SECONDS`)."""
+(`limits.LEAST_TTL_SECONDS`)."""
 
 log = structlog.get_logger("diflow.allocator")
 

@@ -3,7 +3,7 @@ it and request plans.
 
     Lease diflow-allocator   annotation diflow/paused      who paused it, when, why: no new decisions while it is set
                              annotation diflow/policy      the policy of the leader
-                             annotation diflow/pools       the node pools of the leader, and their speeds (pools.py)
+                             annotation diflow/pools       the node pools of the leader, and their speeds (gpu_pools.py)
                              annotation diflow/writes-as   the field manager of the leader's writes (leader_election.py)
                              annotation diflow/replan      a new id requests a plan of the whole cluster
     ConfigMap diflow-plan    id, text                      the response to the last id

@@ -31,7 +31,7 @@ _FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent"})
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """The queues, and which namespaces may use them (access.py)."""
+    """The queues, and which namespaces may use them (queue_access.py)."""
 
     queues: tuple[QueueView, ...] = ()
     rules: tuple[NamespaceRule, ...] = ()

@@ -316,7 +316,7 @@ def _annotations(
 
 def stop_job(job: JobRecord, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
     """End the job's Workflow, as a user's `stop` does."""
-    labels = {keys.ADMITTED: None} if job.argo.awaits_admission else None  # see `state.patches.stop`
+    labels = {keys.ADMITTED: None} if job.argo.awaits_admission else None  # see `record.patches.stop`
     return change_job(job, spec=stopping(), labels=labels, decision=decision, note=note, of=of)
 
 

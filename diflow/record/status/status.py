@@ -13,8 +13,8 @@ Kubernetes. It does not access the cluster, and it imports neither Hera nor pyda
     Failed          the Workflow failed
     Unknown         the cluster is not reachable, or the Workflow was made unreadable (see the message)
 
-The phase says how far the pods of a job are, or were; its stage (`stage.py`) where it is in its life. A job that waits,
-is suspended, or is being stopped or deleted can have any phase but the last three.
+The phase says how far the pods of a job are, or were; its stage (`record.stage`) where it is in its life. A job that
+waits, is suspended, or is being stopped or deleted can have any phase but the last three.
 
 A job ends when its Workflow ends, never before: `argo list` and `diflow list` agree.
 """

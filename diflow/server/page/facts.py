@@ -78,7 +78,7 @@ class JobFacts:
     `name` is the job's name, `workflow` the Workflow's. `stage`: where it is in its life, None for a deleted job.
     `why` is the allocator's last decision on it, while it plans the job. `unhealthy`: which replicas are silent,
     stalled or slow.
-    `link` has the links to the job's other Workflows (`state.chain`).
+    `link` has the links to the job's other Workflows (`record.chain`).
     """
 
     namespace: str
