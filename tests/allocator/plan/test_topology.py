@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from diflow import DIJob
 from diflow.allocator.gpu_pools import Pools, parse_pools
 from diflow.allocator.inspect import explain, observer
 from diflow.allocator.model.topology import MOST_LEVELS, parse_levels
@@ -18,7 +19,7 @@ from diflow.allocator.settings import AllocatorSettings, allocator_settings
 from diflow.allocator.watch.records import planning_record_of
 from diflow.common.clock import Clock
 from diflow.common.errors import InvalidError
-from diflow.dijob.model import DIJob, Topology
+from diflow.dijob.model import Topology
 from diflow.kube.kinds import NODE, WORKFLOW
 from diflow.workflows import render
 from tests.allocator.fakeargo import FakeCluster
