@@ -121,6 +121,15 @@ def test_no_imports_go_in_a_circle() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError, with the circle
 
 
+_MAY_NAME_LABORATORIES = ("diflow/labs/", "diflow/cli/")
+
+
+@pytest.mark.parametrize("name", [name for name in sources() if not name.startswith(_MAY_NAME_LABORATORIES)])
+def test_the_core_names_no_laboratory(name: str) -> None:
+    """Not in a text either, which `import_module` would take: laboratories add themselves."""
+    assert "diflow.labs" not in (ROOT / name).read_text()
+
+
 def test_the_files_are_found() -> None:
     assert len(sources()) > 200
 
