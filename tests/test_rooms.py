@@ -49,7 +49,6 @@ _STILL_READ_RAW = frozenset({
     "diflow/controller/modules.py",
     "diflow/controller/objects.py",
     "diflow/controller/reconcile.py",
-    "diflow/controller/requests.py",
     "diflow/jobs/dijobs.py",
     "diflow/jobs/ended.py",
     "diflow/jobs/checks/installed.py",
