@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import diflow.labs.baselines  # noqa: F401 (adds its policies)
 from benchmarks.queue_streams.kube_batch import KubeBatchPolicy
 from benchmarks.queue_streams.runs import Plans, StreamResult, run_stream
 from benchmarks.queue_streams.streams import FULL, Kind, random_stream

@@ -49,7 +49,6 @@ _STILL_READ_RAW = frozenset({
     "diflow/controller/modules.py",
     "diflow/controller/objects.py",
     "diflow/controller/reconcile.py",
-    "diflow/controller/requests.py",
     "diflow/jobs/dijobs.py",
     "diflow/jobs/ended.py",
     "diflow/jobs/checks/installed.py",
@@ -119,6 +118,15 @@ def test_no_imports_go_in_a_circle() -> None:
     modules = frozenset(files) - {"diflow"}
     graph = {module: imported(files[module], modules) - {module} for module in modules}
     TopologicalSorter(graph).prepare()  # raises CycleError, with the circle
+
+
+_MAY_NAME_LABORATORIES = ("diflow/labs/", "diflow/cli/")
+
+
+@pytest.mark.parametrize("name", [name for name in sources() if not name.startswith(_MAY_NAME_LABORATORIES)])
+def test_the_core_names_no_laboratory(name: str) -> None:
+    """Not in a text either, which `import_module` would take: laboratories add themselves."""
+    assert "diflow.labs" not in (ROOT / name).read_text()
 
 
 def test_the_files_are_found() -> None:

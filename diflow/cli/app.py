@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+import diflow.labs.baselines  # noqa: F401 (adds its policies)
 from diflow.cli import (
     acting,
     allocating,

@@ -45,7 +45,8 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.record import modules, patches, untrusted
 from diflow.record.job import JobRecord, record_of
-from diflow.record.status import status
+from diflow.record.status.observe import observe_state
+from diflow.record.status.status import derive_seen, is_job, unknown
 
 if TYPE_CHECKING:
     from diflow.dijob.model import DIJob
@@ -219,7 +220,7 @@ class Reconciler:
         """There is a Workflow of this name, which is not in the cache as the job's own."""
         name, uid = dijobs.owner(found)
         if uid == obj.uid:
-            if status.is_job(found):
+            if is_job(found):
                 raise ConflictError("the cache does not have its Workflow yet")
             why = f"its Workflow {obj.name} has lost the label {keys.MANAGED_BY}: set it to {keys.MANAGED_BY_VALUE}"
             return self._wait(key, obj, why)
@@ -265,32 +266,37 @@ class Reconciler:
         job = record_of(workflow)
         if not (job.has_ended or job.is_stopping) and (why := self._reason_to_stop(obj, job)):
             workflow = self._stop(key, obj, workflow, why)
+            job = record_of(workflow)
         known = modules.read(workflow)
         if known is not None:
-            return self._coordinate(key, obj, workflow, known)
+            return self._coordinate(key, obj, workflow, job, known)
         if obj.number("replicas") is not None and obj.number("reportedReplicas") is None:
             # Others have written the status without our record: it is repaired first, then their number counts.
-            replicas = sum(record_of(workflow).running.values())
-            made = statuses.adopted(obj, replicas, requests.answered(obj, workflow))
+            made = statuses.adopted(obj, sum(job.running.values()), requests.answered(obj, job, workflow))
             self._writer.put_status(key, obj, made)
             return 0.0
         if not obj.is_deleted:
-            todo = requests.answer(obj, workflow)
+            todo = requests.answer(obj, job, workflow)
             if todo is not None:
                 workflow = self._carry_out(key, obj, workflow, todo)
-        found = status.derive(workflow, self._caches.pods_of(workflow))
-        made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=_ttl_seconds(workflow))
+                job = record_of(workflow)
+        found = derive_seen(workflow, observe_state(job, workflow, self._caches.pods_of(workflow)))
+        answered = requests.answered(obj, job, workflow)
+        made = statuses.observed(found, requests=answered, ttl_seconds=_ttl_seconds(workflow))
         made = statuses.keep_transition(statuses.keep_result(made, obj), obj)
         return self._write(key, obj, made)
 
-    def _coordinate(self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules) -> float | None:
+    def _coordinate(
+        self, key: Key, obj: DIJobRead, workflow: Json, job: JobRecord, known: modules.Modules
+    ) -> float | None:
         """Take away the pods that a v1alpha1 job does not want any more, and write its status."""
-        found = status.derive(workflow, self._caches.pods_of(workflow))
+        pods = self._caches.pods_of(workflow)
+        found = derive_seen(workflow, observe_state(job, workflow, pods))
         left: float | None = None
         if not found.ended and not known.problem:
-            left = self._coordinated.clean(key, obj, workflow, known, self._caches.pods_of(workflow))
+            left = self._coordinated.clean(key, obj, workflow, known, pods)
         if known.problem and not found.ended:  # its pods stay: nobody knows which of them are wanted
-            found = status.unknown(f"cannot be read: {known.problem}")
+            found = unknown(f"cannot be read: {known.problem}")
         requested = obj.number("scaleRequests") or 0
         made = statuses.coordinated(found, known, requests=requested, ttl_seconds=_ttl_seconds(workflow))
         again = self._write(key, obj, made)

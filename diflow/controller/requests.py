@@ -22,7 +22,7 @@ from diflow.dijob.model import same_part
 from diflow.jobs.replica_ranges import check_size, with_bounds, with_number
 from diflow.jobs.scale_requests import check_hostnames, check_scalable, scaled
 from diflow.record import untrusted
-from diflow.record.job import JobRecord, record_of
+from diflow.record.job import JobRecord
 from diflow.record.notes import Notes
 from diflow.record.parameters import manifest
 from diflow.record.ranges import asked, elastic
@@ -49,10 +49,10 @@ class CarriedOut:
     """The change of other fields that was refused last, as a digest."""
 
     @classmethod
-    def read(cls, workflow: Mapping[str, Any]) -> CarriedOut:
+    def read(cls, job: JobRecord, workflow: Mapping[str, Any]) -> CarriedOut:
         """As the Workflow has it; what it was made of, if the annotation is missing or was edited."""
-        text = untrusted.sub(workflow, "metadata", "annotations").get(keys.CARRIED_OUT)
-        given = untrusted.mapping(text) if isinstance(text, str) and len(text) <= _LONGEST else {}
+        text = job.wishes.request(keys.CARRIED_OUT)
+        given = untrusted.mapping(text) if len(text) <= _LONGEST else {}
         spec, number = given.get("spec"), given.get("status")
         known = counts(manifest(workflow))
         if isinstance(spec, dict) and len(spec) <= MOST_TASKS:
@@ -93,15 +93,16 @@ class _Draft:
     refused: list[str] = field(default_factory=list)
 
 
-def answered(obj: DIJobRead, workflow: Mapping[str, Any]) -> int:
-    """The number for `status.scaleRequests` once a wish was carried out."""
-    carried_out = CarriedOut.read(workflow)
+def answered(obj: DIJobRead, job: JobRecord, workflow: Mapping[str, Any]) -> int:
+    """The number for `status.scaleRequests` once a wish was carried out. `job`: the record of the Workflow."""
+    carried_out = CarriedOut.read(job, workflow)
     return max(_counted(obj, carried_out), carried_out.status)
 
 
-def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
-    """The patch of the Workflow that carries out what the object requests; None if nothing is left to be done."""
-    before = CarriedOut.read(workflow)
+def answer(obj: DIJobRead, job: JobRecord, workflow: Mapping[str, Any]) -> Answer | None:
+    """The patch of the Workflow that carries out what the object requests; None if nothing is left to be done. `job`:
+    the record of the Workflow."""
+    before = CarriedOut.read(job, workflow)
     new = obj.counts
     changed = {task: found for task, found in new.items() if task in before.spec and before.spec[task] != found}
     by, answered = _wish(obj, before)
@@ -111,16 +112,15 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
     after = CarriedOut({**before.spec, **changed}, *answered, digest)
     if not changed and not by:
         return Answer(_noted(workflow, after), ignored=ignored)
-    current = record_of(workflow)
     try:
-        check_scalable(current)
+        check_scalable(job)
     except (InvalidError, ConflictError, NotFoundError) as error:
         return Answer(_noted(workflow, after), refused=(str(error),), ignored=ignored)
     draft = _Draft(
-        current,
-        dict(current.wishes.desired),
-        current.wishes.bounds,
-        Notes.read(current.wishes.request(keys.REQUESTS)),
+        job,
+        dict(job.wishes.desired),
+        job.wishes.bounds,
+        Notes.read(job.wishes.request(keys.REQUESTS)),
         obj.namespace,
     )
     for task in changed:
@@ -128,9 +128,9 @@ def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
     if by:
         _more(draft, by)
     noted = {keys.CARRIED_OUT: after.text()}
-    if draft.notes != Notes.read(current.wishes.request(keys.REQUESTS)):
+    if draft.notes != Notes.read(job.wishes.request(keys.REQUESTS)):
         noted[keys.REQUESTS] = draft.notes.text()
-    patch = scaled(current, draft.desired, draft.bounds, annotations=noted)
+    patch = scaled(job, draft.desired, draft.bounds, annotations=noted)
     return Answer(patch, tuple(draft.done), tuple(draft.refused), ignored)
 
 

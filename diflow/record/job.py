@@ -6,7 +6,7 @@ The groups say who wrote what. Everything else of diflow asks the record, and re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -19,7 +19,7 @@ from diflow.dijob.stored import NOTHING, StoredJob, StoredSpec
 from diflow.record import chain, parameters, untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.argo.failures import Rules, rules_of_task
-from diflow.record.argo.nodes import nodes
+from diflow.record.argo.nodes import Node
 from diflow.record.argo.tree import Tree, read_tree
 from diflow.record.chain import Chain
 from diflow.record.exclusions import Exclusions
@@ -420,10 +420,9 @@ def _texts(annotations: Object, given: Pairs, profilings: str, report: tuple[str
     )
 
 
-def with_tree(found: JobRecord, workflow: Object) -> JobRecord:
-    """The record of this Workflow with Argo's nodes, of which there may be thousands."""
-    known, is_offloaded = nodes(workflow)
-    tree = read_tree(known, is_offloaded=is_offloaded, rules=found.rules if found.spec.has_rules else None)
+def with_tree(found: JobRecord, nodes: Sequence[Node], *, is_offloaded: bool) -> JobRecord:
+    """The record of a Workflow with Argo's nodes, of which there may be thousands."""
+    tree = read_tree(nodes, is_offloaded=is_offloaded, rules=found.rules if found.spec.has_rules else None)
     return replace(found, argo=replace(found.argo, tree=tree))
 
 

@@ -77,6 +77,16 @@ def test_a_list_imports_neither_hera_nor_our_models() -> None:
     assert complaint(code) == ""
 
 
+def test_all_commands_know_the_policies_for_comparison_which_the_core_does_not_name() -> None:
+    code = (
+        "import sys; from diflow.allocator.policies.base import load_policy, policy_names; core = set(policy_names()); "
+        "import diflow.cli.app; heavy = {'diflow.labs.baselines.optimus', 'diflow.labs.simulator'} & set(sys.modules); "
+        "made = load_policy('tiresias').name, load_policy('optimus').name; "
+        "sys.exit(0 if set(policy_names()) - core == set(made) and not heavy else str((core, made, heavy)))"
+    )
+    assert complaint(code) == ""
+
+
 def test_no_command_is_answered_with_the_help() -> None:
     assert "Usage: diflow" in run().out + run().err
 

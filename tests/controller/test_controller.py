@@ -10,6 +10,7 @@ import pytest
 
 from diflow.common import keys
 from diflow.controller.workqueue import Key
+from diflow.dijob import stored
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import CONFIG_MAP, POD, SERVICE_ACCOUNT, WORKFLOW, Kind
 from diflow.record.health import HealthState
@@ -694,6 +695,24 @@ def test_a_change_of_the_replicas_in_the_spec_is_a_scale_request(at: Lab) -> Non
     at.rest()
     assert replicas(at) == {"learner": 1, "collector": 5}
     assert at.events() == [("Scaled", "collector: 2 → 5 replicas")]
+
+
+def test_a_look_at_a_job_reads_the_record_of_its_workflow_once(at: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    at.apply(scheduling="gang")
+    at.rest()
+    looks, reads, read_job = 0, list[object](), stored.read_job
+
+    def noted(text: object) -> stored.StoredJob:
+        reads.append(text)
+        return read_job(text)
+
+    monkeypatch.setattr(stored, "read_job", noted)
+    process = at.process
+    assert process is not None
+    process.controller.look_at_all()
+    while process.look():
+        looks += 1
+    assert len(reads) == looks > 0
 
 
 def test_a_change_of_the_bounds_is_one_too(at: Lab) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import diflow.labs.baselines  # noqa: F401 (adds its policies)
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.profile import Prior, Profile
 from diflow.allocator.model.snapshot import Snapshot

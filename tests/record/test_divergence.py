@@ -21,6 +21,7 @@ from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
 from diflow.controller import statuses
 from diflow.kube.kinds import WORKFLOW
+from diflow.record.argo import node_names
 from diflow.record.status.status import derive
 from diflow.server.page import CacheSnapshot, Freshness, Permissions, render
 from diflow.server.page.board import Query, board
@@ -311,3 +312,19 @@ def test_a_gang_that_is_stopped_with_diflow_while_it_waits_stops_in_all_views(di
     assert set(found.words.values()) == {"stopping"}
     assert set(found.sentences.values()) == {BY_USER}
     assert set(found.queues.values()) == {False}
+
+
+@pytest.mark.parametrize("ends", [stopped, gave_up, deleted])
+def test_the_allocator_parses_the_nodes_of_a_job_that_ends_once(ends: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, parsed, parse = gang(), list[str](), node_names.parse
+    for edit in (admitted, with_pods("Failed", "main: Error (exit code 7)"), ends):
+        edit(made)
+
+    def noted(workflow: str, name: str) -> Any:
+        parsed.append(name)
+        return parse(workflow, name)
+
+    monkeypatch.setattr(node_names, "parse", noted)
+    read = planning_record_of(made)
+    assert sorted(parsed) == sorted(made["status"]["nodes"])
+    assert read.texts.ending == derive(made).message

@@ -12,19 +12,11 @@ from typing import Protocol, runtime_checkable
 
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.registry import registered
 from diflow.allocator.policies.settings import PolicySettings, policy_settings
 from diflow.common.errors import InvalidError
 
 GROUP = "diflow.policies"
-
-_BUILT_IN = {
-    "fit": "diflow.allocator.policies.fit.policy:FitPolicy",
-    "fair": "diflow.allocator.policies.fair.policy:FairPolicy",
-    "goodput": "diflow.allocator.policies.goodput.policy:GoodputPolicy",
-    "fair+goodput": "diflow.allocator.policies.goodput.fair_goodput:FairGoodputPolicy",
-    "tiresias": "diflow.labs.baselines.tiresias:TiresiasPolicy",
-    "optimus": "diflow.labs.baselines.optimus:OptimusPolicy",
-}
 
 
 @runtime_checkable
@@ -48,16 +40,16 @@ class Policy(Protocol):
 
 
 def policy_names() -> list[str]:
-    """Every name that `load_policy` knows: built in, and of other packages."""
-    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+    """Every name that `load_policy` knows: registered, and of other packages."""
+    return sorted({*registered(), *(entry.name for entry in entry_points(group=GROUP))})
 
 
 def load_policy(name: str, settings: PolicySettings | None = None) -> Policy:
     """The policy of that name. Raises InvalidError, which lists the known names, if there is none; also if its package
     is broken or a setting is invalid."""
     settings = settings or policy_settings()
-    if name in _BUILT_IN:
-        module, attribute = _BUILT_IN[name].split(":")
+    if made_by := registered().get(name):
+        module, attribute = made_by.split(":")
         made: object = getattr(import_module(module), attribute)(settings)
     else:
         found = [entry for entry in entry_points(group=GROUP) if entry.name == name]

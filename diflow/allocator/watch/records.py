@@ -20,6 +20,7 @@ from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
 from diflow.dijob.stored import NOTHING, StoredJob, StoredTask
 from diflow.record import untrusted
+from diflow.record.argo.nodes import nodes
 from diflow.record.identity import Identity
 from diflow.record.job import ENDED, Argo, JobRecord, Needs, Role, Texts, record_of, with_tree
 from diflow.record.live import Live
@@ -27,8 +28,7 @@ from diflow.record.namespace import applications
 from diflow.record.node import node_record_of
 from diflow.record.nodecheck import Record
 from diflow.record.pod import pod_record_of, shared
-from diflow.record.status.observe import observe_state
-from diflow.record.status.status import derive_seen
+from diflow.record.status import messages
 
 Json = dict[str, Any]
 
@@ -109,19 +109,19 @@ def planning_record_of(obj: Mapping[str, Any]) -> JobRecord:
     """The record of a Workflow with what placing the job needs, and without the texts that were read for it; with
     `problem` if it cannot be parsed. Of a job that has ended or continues elsewhere nothing is planned."""
     found = record_of(obj)
-    ending = ""
-    if (found.is_stopping or found.argo.is_being_deleted) and not (found.has_ended or found.chain.continued_in):
-        ending = derive_seen(obj, observe_state(found, obj)).message
-    texts = replace(found.texts, check_text="", ending=ending, report=None)
+    texts = replace(found.texts, check_text="", report=None)
     if found.chain.continued_in or found.has_ended:
         live = Live((), "") if found.chain.continued_in else Live()
         kept = Texts(texts.parameters, description=texts.description)
         return replace(found, submitted=NOTHING, live=live, texts=kept, problem="", complaints=())
+    known, is_offloaded = ((), False) if found.problem else nodes(obj)
+    if found.is_stopping or found.argo.is_being_deleted:
+        texts = replace(texts, ending=messages.ending(obj, found, known))
     if found.problem:
         return replace(found, submitted=NOTHING, live=Live(), texts=texts)
     spec = found.spec
     return replace(
-        with_tree(found, obj),
+        with_tree(found, known, is_offloaded=is_offloaded),
         # What the roles are made of is not kept.
         submitted=StoredJob("", None, None, spec.without_templates),
         notes=found.notes

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 from diflow.common import keys
 from diflow.common.words import STARTS, counted, named
 from diflow.record import untrusted
+from diflow.record.argo.nodes import Node
 from diflow.record.chain import continued_in
-from diflow.record.job import STOPS
+from diflow.record.job import STOPS, JobRecord
 from diflow.record.parameters import Decision
 from diflow.record.patches import STOP
 from diflow.record.stage import Stage
 from diflow.record.status.advice import with_advice
-from diflow.record.status.observe import Attempt, Object, Observation
+from diflow.record.status.observe import Attempt, Object, Observation, observe_ending
 
 if TYPE_CHECKING:
     from diflow.record.status.timeline import Phase
@@ -46,6 +47,12 @@ def explain(workflow: Object, seen: Observation, phase: Phase, latest: Latest, *
     if stage is Stage.SUSPENDED and argo.get("phase") and seen.has_places:
         text = f"{text}; {_admitted(phase, argo, seen, latest, ready=ready)}"
     return text
+
+
+def ending(workflow: Object, state: JobRecord, nodes: Sequence[Node]) -> str:
+    """What `explain` says of a job that is being stopped or deleted, by its nodes: its phases do not matter for it."""
+    seen = observe_ending(state, workflow, nodes)
+    return explain(workflow, seen, "Pending", seen.latest(), ready=0)
 
 
 def queued(stage: Stage, name: str, *, held: str, decision: Decision, is_stuck: bool) -> str:

@@ -185,9 +185,47 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
     return observe_state(record_of(workflow), workflow, pods)
 
 
+def observe_ending(state: JobRecord, workflow: Object, found: Sequence[Node]) -> Observation:
+    """As much as the sentence of a job says that is being stopped or deleted (`messages.ending`), by its nodes:
+    attempts only if they tell which pods have not ended, or which replica failed."""
+    seen = Observation(**_of_record(state, workflow), stage=state.stage(Tree()))
+    is_stop = seen.stage is Stage.STOPPING
+    if state.problem or (is_stop and seen.stopped):
+        return seen
+    found, live = _of_job(state, workflow, found)
+    gave_up = any(map(_has_given_up, found))
+    if is_stop and not gave_up:
+        return seen
+    return replace(seen, live=live, gave_up=gave_up, attempts=_attempts(state, found))
+
+
 def observe_state(state: JobRecord, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
     """As `observe`, for a Workflow whose `state` is already parsed."""
-    fields = _Fields(
+    fields = _of_record(state, workflow)
+    if state.problem:
+        return Observation(**fields, stage=state.stage(Tree()))
+    known, offloaded = nodes.nodes(workflow, pods)
+    found, fields["live"] = _of_job(state, workflow, known)
+    tree = read_tree(found, is_offloaded=offloaded)
+    fields |= _planned(state, tree)
+    attempts = _attempts(state, found, pods, gated=fields["gated"])
+    fields |= _Fields(
+        tasks=tuple(dict.fromkeys((*fields["tasks"], *(attempt.task for attempt in attempts)))),
+        running={task.name: state.live.running(task.name) for task in state.spec.tasks},
+        initial={task.name: task.replicas for task in state.spec.tasks},
+        attempts=attempts,
+        restarts=tree.restarts + state.notes.restarts_before,
+        reschedules=tree.moves + tree.rounds_left(fields["live"].rounds) + state.notes.rounds_before,
+        gave_up=any(map(_has_given_up, found)),
+        offloaded=offloaded,
+        is_stuck=tree.is_stuck,
+    )
+    return Observation(**fields)
+
+
+def _of_record(state: JobRecord, workflow: Object) -> _Fields:
+    """What needs none of Argo's nodes."""
+    return _Fields(
         name=state.name,
         live=state.live,
         tasks=tuple(task.name for task in state.spec.tasks),
@@ -207,48 +245,29 @@ def observe_state(state: JobRecord, workflow: Object, pods: Sequence[Object] = (
         problem=state.problem,
         health=state.notes.health,
     )
-    if state.problem:
-        return Observation(**fields, stage=state.stage(Tree()))
-    found, offloaded = nodes.nodes(workflow, pods)
-    if modules.is_one(workflow):  # the job is its coordinator, which is in the first round
-        found = tuple(node for node in found if node.place is None or node.place.round == FIRST_ROUND)
-        fields["live"] = replace(state.live, rounds=(FIRST_ROUND,))
-    tree = read_tree(found, is_offloaded=offloaded)
-    fields |= _planned(state, tree)
+
+
+def _of_job(state: JobRecord, workflow: Object, found: Sequence[Node]) -> tuple[Sequence[Node], Live]:
+    """The nodes of the job itself, and its replicas: a v1alpha1 job is its coordinator, which is in the first round."""
+    if not modules.is_one(workflow):
+        return found, state.live
+    of_first = [node for node in found if node.place is None or node.place.round == FIRST_ROUND]
+    return of_first, replace(state.live, rounds=(FIRST_ROUND,))
+
+
+def _attempts(
+    state: JobRecord, found: Sequence[Node], pods: Sequence[Object] = (), *, gated: str = ""
+) -> tuple[Attempt, ...]:
+    """The attempts of all replicas, in their order."""
     by_node = {nodes.node_id_of(pod): pod for pod in pods}
-    tasks = dict.fromkeys(fields.pop("tasks"))
     rules_of = cache(state.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
-    attempts: list[Attempt] = []
-    gave_up = False
-    for node in found:
-        gave_up = gave_up or _has_given_up(node)
-        if node.place is None:
-            continue
-        if node.type == "Pod" and node.place.task and not is_never_made(node):
-            attempts.append(
-                _attempt(
-                    node,
-                    by_node.get(node.id),
-                    node.place,
-                    gated=fields["gated"],
-                    sees_pods=bool(pods),
-                    rules=rules_of(node.place.task),
-                )
-            )
-            tasks.setdefault(node.place.task)
+    attempts = [
+        _attempt(node, by_node.get(node.id), place, gated=gated, sees_pods=bool(pods), rules=rules_of(place.task))
+        for node in found
+        if (place := node.place) is not None and node.type == "Pod" and place.task and not is_never_made(node)
+    ]
     attempts.sort(key=lambda a: (a.order, a.created))
-    fields |= _Fields(
-        tasks=tuple(tasks),
-        running={task.name: state.live.running(task.name) for task in state.spec.tasks},
-        initial={task.name: task.replicas for task in state.spec.tasks},
-        attempts=tuple(attempts),
-        restarts=tree.restarts + state.notes.restarts_before,
-        reschedules=tree.moves + tree.rounds_left(fields["live"].rounds) + state.notes.rounds_before,
-        gave_up=gave_up,
-        offloaded=offloaded,
-        is_stuck=tree.is_stuck,
-    )
-    return Observation(**fields)
+    return tuple(attempts)
 
 
 def _planned(state: JobRecord, tree: Tree) -> _Fields:

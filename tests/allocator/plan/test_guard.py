@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
+import diflow.labs.baselines  # noqa: F401 (adds its policies)
 from diflow.allocator.model.plan import (
     Action,
     Plan,
