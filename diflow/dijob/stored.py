@@ -187,6 +187,13 @@ class StoredTask(Struct, frozen=True, rename="camel", dict=True):
         containers = self.pod["containers"] if bytes(self.template) else [{}]
         return containers[work_container(containers)].get("name", "")
 
+    def without_template(self) -> StoredTask:
+        """The task without its template. It still knows the name of its main container."""
+        trimmed = replace(self, template=Raw())
+        if self.main:
+            vars(trimmed)["main"] = self.main
+        return trimmed
+
 
 class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
     """The spec of a DIJob as submitted. Jobs of equal specs share it.
@@ -247,7 +254,7 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
     @cached_property
     def without_templates(self) -> StoredSpec:
         """The spec for those that keep it, and need no templates any more: one object for all jobs of this spec."""
-        return replace(self, tasks=tuple(replace(task, template=Raw()) for task in self.tasks))
+        return replace(self, tasks=tuple(task.without_template() for task in self.tasks))
 
     def main(self, task: str) -> str:
         """The name of a task's main container; "" if there is no such task."""
