@@ -21,6 +21,7 @@ from diflow.common.deadlines import Deadlines
 from diflow.common.errors import InvalidError
 from diflow.common.jsontext import NotOfTypeError, converter, reader, wrong
 from diflow.common.memo import MIB, remembered
+from diflow.dijob.conditions import read_where
 from diflow.dijob.pods import PodSpec, read_template, work_container
 
 TaskType = Literal["learner", "collector", "evaluator", "none"]
@@ -252,6 +253,22 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
         return self.failure_policy is not None or (self.checks_nodes and self.has_allocator)
 
     @cached_property
+    def too_large(self) -> str:
+        """Why the allocator cannot place the job, whatever is asked of it later, in one sentence; "" if it can. What is
+        counted here is a part of what the user's model counts. Raises InvalidError without templates."""
+        pods = [task.pod for task in self.tasks]
+        resources = {name for pod in pods for name in quantities.of_pod(pod)} - {quantities.PODS}
+        ports = sum(
+            bool(port.get("hostPort")) for pod in pods for one in pod["containers"] for port in one.get("ports") or ()
+        )
+        conditions = max(read_where(pod).size for pod in pods)
+        return (
+            too_many("different resources", len(resources), limits.MOST_RESOURCES)
+            or too_many("host ports", ports, limits.MOST_PORTS)
+            or too_many("conditions on nodes", conditions, limits.MOST_CONDITIONS)
+        )
+
+    @cached_property
     def without_templates(self) -> StoredSpec:
         """The spec for those that keep it, and need no templates any more: one object for all jobs of this spec."""
         return replace(self, tasks=tuple(task.without_template() for task in self.tasks))
@@ -259,6 +276,11 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
     def main(self, task: str) -> str:
         """The name of a task's main container; "" if there is no such task."""
         return next((found.main for found in self.tasks if found.name == task), "")
+
+
+def too_many(what: str, number: int, most: int) -> str:
+    """Why a job is held that has more of something than it may; "" if it has not."""
+    return f"it has {number:,} {what}, and a job may have {most:,}: ask for fewer" if number > most else ""
 
 
 @dataclass(frozen=True, slots=True)
