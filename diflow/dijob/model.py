@@ -24,6 +24,7 @@ from diflow.common.errors import InvalidError
 from diflow.common.jsontext import canonical_json, reader
 from diflow.common.words import shortened
 from diflow.dijob import manifests, memory
+from diflow.dijob.conditions import read_where
 from diflow.dijob.pods import work_container
 from diflow.dijob.rules import ditask, hosts
 from diflow.dijob.rules.complaints import as_invalid, describe
@@ -520,10 +521,14 @@ class DIJob(_Model):
             for container in containers
             for kind in ("requests", "limits")
             for name in container.get("resources", {}).get(kind, ())
-        }
+        } | {name for task in self.tasks for name in task.template["spec"].get("overhead") or ()}
         hosts.limit("different resources", len(asked), limits.MOST_RESOURCES, "spec.tasks")
         ports = sum(len(container.get("ports", ())) for container in containers)
         hosts.limit("ports", ports, limits.MOST_PORTS, "spec.tasks")
+        for i, task in enumerate(self.tasks):
+            conditions = read_where(task.template["spec"]).size
+            path = f"spec.tasks[{i}].template.spec"
+            hosts.limit("conditions on nodes in one task", conditions, limits.MOST_CONDITIONS, path)
         self.check_hosts()
         size = len(canonical_json(self.to_manifest()).encode())
         hosts.limit("bytes as JSON", size, limits.MOST_MANIFEST_BYTES, "spec")

@@ -21,6 +21,7 @@ from diflow.common.deadlines import Deadlines
 from diflow.common.errors import InvalidError
 from diflow.common.jsontext import NotOfTypeError, converter, reader, wrong
 from diflow.common.memo import MIB, remembered
+from diflow.dijob.conditions import read_where
 from diflow.dijob.pods import PodSpec, read_template, work_container
 
 TaskType = Literal["learner", "collector", "evaluator", "none"]
@@ -187,6 +188,13 @@ class StoredTask(Struct, frozen=True, rename="camel", dict=True):
         containers = self.pod["containers"] if bytes(self.template) else [{}]
         return containers[work_container(containers)].get("name", "")
 
+    def without_template(self) -> StoredTask:
+        """The task without its template. It still knows the name of its main container."""
+        trimmed = replace(self, template=Raw())
+        if self.main:
+            vars(trimmed)["main"] = self.main
+        return trimmed
+
 
 class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
     """The spec of a DIJob as submitted. Jobs of equal specs share it.
@@ -245,13 +253,34 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
         return self.failure_policy is not None or (self.checks_nodes and self.has_allocator)
 
     @cached_property
+    def too_large(self) -> str:
+        """Why the allocator cannot place the job, whatever is asked of it later, in one sentence; "" if it can. What is
+        counted here is a part of what the user's model counts. Raises InvalidError without templates."""
+        pods = [task.pod for task in self.tasks]
+        resources = {name for pod in pods for name in quantities.of_pod(pod)} - {quantities.PODS}
+        ports = sum(
+            bool(port.get("hostPort")) for pod in pods for one in pod["containers"] for port in one.get("ports") or ()
+        )
+        conditions = max(read_where(pod).size for pod in pods)
+        return (
+            too_many("different resources", len(resources), limits.MOST_RESOURCES)
+            or too_many("host ports", ports, limits.MOST_PORTS)
+            or too_many("conditions on nodes", conditions, limits.MOST_CONDITIONS)
+        )
+
+    @cached_property
     def without_templates(self) -> StoredSpec:
         """The spec for those that keep it, and need no templates any more: one object for all jobs of this spec."""
-        return replace(self, tasks=tuple(replace(task, template=Raw()) for task in self.tasks))
+        return replace(self, tasks=tuple(task.without_template() for task in self.tasks))
 
     def main(self, task: str) -> str:
         """The name of a task's main container; "" if there is no such task."""
         return next((found.main for found in self.tasks if found.name == task), "")
+
+
+def too_many(what: str, number: int, most: int) -> str:
+    """Why a job is held that has more of something than it may; "" if it has not."""
+    return f"it has {number:,} {what}, and a job may have {most:,}: ask for fewer" if number > most else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +318,14 @@ _read_spec: Final = reader(StoredSpec)
 _policy: Final = converter(FailurePolicy)
 
 
-_known_spec: Final = remembered(most_bytes=16 * MIB)(_read_spec)
+def _kept_bytes(text: bytes) -> int:
+    """What a spec takes in memory beside its text: objects of 15 bytes for each byte of a text of many short parts, of
+    which a task without anything else makes the most; with the spec without its templates, twice that. So all that is
+    known stays below 32 MiB, and the largest spec that `submit` lets through still fits (1/16 of the whole)."""
+    return 2000 + 15 * len(text)
+
+
+_known_spec: Final = remembered(most_bytes=16 * MIB, size=_kept_bytes)(_read_spec)
 
 
 def read_job(text: Any) -> StoredJob:

@@ -81,13 +81,13 @@ class Exclusions:
 
     def knows(self, attempt: str) -> bool:
         """Whether a node was left out because of this attempt, even if it is not any more."""
-        return any(attempt in entry.attempts for entry in self.entries)
+        return any(attempt[:_LONGEST_ATTEMPT] in entry.attempts for entry in self.entries)
 
     def without(self, node: str, *, reason: str, source: str, now: float, attempts: Iterable[str] = ()) -> Self:
         """The record with this node left out from now on. The oldest entry is dropped if there are too many."""
         before = next((entry for entry in self.entries if entry.node == node), None)
         seconds = FIRST_SECONDS
-        seen = tuple(attempts)
+        seen = tuple(attempt[:_LONGEST_ATTEMPT] for attempt in attempts)
         if before is not None:
             seconds = min(2 * max(before.until - before.since, FIRST_SECONDS), LONGEST_SECONDS)
             if now < before.until:  # the same fault, seen by another replica
@@ -120,7 +120,8 @@ class Exclusions:
 
     @classmethod
     def parse(cls, given: Any) -> Self:
-        """Parse the annotation. Invalid entries are dropped; a text in another form has no entries."""
+        """Parse the annotation. A text that is too long or too deep, no JSON or no list has no entries. An entry with
+        an invalid field is dropped, so are the oldest ones beyond the bound, and of one node all but the last."""
         found = {entry.node: entry for entry in map(_entry, parsed(_read, given, [])) if entry is not None}
         return cls(tuple(found.values())[-MOST_EXCLUDED:])
 

@@ -338,12 +338,14 @@ def record_of(workflow: Object) -> JobRecord:
     labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
     link, given = chain.read(workflow), parameters.parameters(workflow)
     job, live, asked, problem = NOTHING, Live(), Asked(), ""
+    is_gang = labels.get(keys.SCHEDULING) == "gang"
     try:
         parameters.check_bytes(given)
         job = stored.read_job(annotations.get(keys.DIJOB))
         tasks = tuple(task.name for task in job.spec.tasks)
         live = parameters.live_of(given, tasks, is_continued=bool(link.continued_in))
         asked = parameters.asked_of(given, annotations.get(keys.BOUNDS), tasks)
+        problem = job.spec.too_large if is_gang else ""
     except parameters.TooLargeParametersError as error:
         given, problem = (), str(error)  # too large to keep
     except InvalidError as error:

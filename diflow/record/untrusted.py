@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeGuard
 
-MOST_CHARACTERS: Final = 1_048_576
-"""Of one text. etcd limits a whole object to 1.5 MiB, so no valid text is longer."""
-MOST_LEVELS: Final = 64
-"""Of nested lists and mappings: code that serialises a value recurses as deep."""
+from diflow.common.jsontext import MOST_CHARACTERS, is_deep
+
 FEW: Final = 1_000
 """Lists and mappings, with brackets in texts, of a record that has a few dozen."""
 FOREGROUND: Final = "foregroundDeletion"
@@ -34,17 +32,11 @@ def load(text: Any, *, most_brackets: int = MOST_CHARACTERS) -> Any:
         raise ValueError("no text")
     if len(text) > MOST_CHARACTERS:
         raise ValueError("too long")
-    brackets = text.count("[") + text.count("{")
-    if brackets > most_brackets:
+    if text.count("[") + text.count("{") > most_brackets:
         raise ValueError("too many lists and mappings")
-    try:
-        value = _DECODER.decode(text)
-    except RecursionError:
-        raise ValueError("too deep") from None
-    # A text with few brackets has few levels.
-    if brackets > MOST_LEVELS and not _is_shallow(value):
+    if is_deep(text):
         raise ValueError("too deep")
-    return value
+    return _DECODER.decode(text)
 
 
 def mapping(text: Any, *, most_brackets: int = MOST_CHARACTERS) -> Mapping[str, Any]:
@@ -134,21 +126,6 @@ def mappings(value: Any) -> Iterator[Mapping[str, Any]]:
 def string(value: Any, *, most: int = MOST_CHARACTERS) -> str:
     """A text, truncated to `most` characters; "" for anything else."""
     return value[:most] if isinstance(value, str) else ""
-
-
-def _is_shallow(value: Any) -> bool:
-    level: list[Any] = [value]
-    for _ in range(MOST_LEVELS):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list)
-            for inner in (item.values() if isinstance(item, dict) else item)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return True
-    return False
 
 
 def _refuse(constant: str) -> Any:

@@ -456,6 +456,16 @@ def test_a_part_that_may_be_true_says_so(diflow: Cli, part: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["submit", "lint"])
+def test_a_job_that_the_allocator_would_hold_for_ever_is_refused(diflow: Cli, command: str) -> None:
+    made = manifest()
+    tolerations = [{"key": f"taint-{i}", "operator": "Exists"} for i in range(150)]
+    made["spec"]["tasks"][0]["template"]["spec"]["tolerations"] = tolerations
+    result = diflow(command, diflow.file("job.yaml", made))
+    assert result.code == 2
+    assert "the job has 150 conditions on nodes in one task, at most 128 are allowed" in result.err
+
+
+@pytest.mark.parametrize("command", ["submit", "lint"])
 def test_unknown_fields_are_reported_of_a_refused_job_too(diflow: Cli, command: str) -> None:
     misspelt = manifest()
     misspelt["spec"]["tasks"][0] |= {"replicsa": 4, "minReplicas": 2, "maxReplicas": 4}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, InvalidError, Task
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common import limits
 from diflow.jobs.replica_ranges import check_size
 from diflow.workflows import render
@@ -104,6 +105,53 @@ def test_too_many_different_resources_over_all_tasks() -> None:
     error = why(asking("a", 0), asking("b", 9))
     assert f"18 different resources, at most {limits.MOST_RESOURCES}" in error.message
     job(asking("a", 0), asking("b", 0))
+
+
+def test_resources_of_the_overhead_count_too() -> None:
+    overhead = {f"example.com/r{i}": "1" for i in range(limits.MOST_RESOURCES + 1)}
+    error = why(task(runtimeClassName="kata", overhead=overhead))
+    assert f"19 different resources, at most {limits.MOST_RESOURCES}" in error.message
+
+
+def of_one_term(values: int) -> dict[str, Any]:
+    line = {"key": "host", "operator": "In", "values": [f"n{i}" for i in range(values)]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [line]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+def tolerating(number: int) -> dict[str, Any]:
+    return {"tolerations": [{"key": f"taint-{i}", "operator": "Exists"} for i in range(number)]}
+
+
+def selecting(number: int) -> dict[str, Any]:
+    return {"nodeSelector": {f"label-{i}": "x" for i in range(number)}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed", "found"),
+    [
+        (of_one_term(200), of_one_term(limits.MOST_CONDITIONS - 2), 202),
+        (tolerating(150), tolerating(limits.MOST_CONDITIONS), 150),
+        (selecting(129), selecting(limits.MOST_CONDITIONS), 129),
+    ],
+)
+def test_too_many_conditions_on_nodes_are_refused_and_no_job_is_held_that_was_let_through(
+    spec: dict[str, Any], allowed: dict[str, Any], found: int
+) -> None:
+    error = why(task(), task("collector", **spec))
+    assert error.path == "spec.tasks[1].template.spec"
+    assert f"{found} conditions on nodes in one task, at most {limits.MOST_CONDITIONS}" in error.message
+    assert stored(job(task(), task("collector", **allowed))).spec.too_large == ""
+
+
+def test_what_the_administrator_adds_holds_no_job_that_was_let_through() -> None:
+    """Default resources, and those of the monitor."""
+    most = {f"example.com/r{i}": "1" for i in range(limits.MOST_RESOURCES)}
+    bare: dict[str, Any] = {"name": "main", "image": "x", "command": ["x"]}
+    containers = {"asking": {**bare, "resources": {"limits": most}}, "bare": bare}
+    tasks = [{"name": name, "template": {"spec": {"containers": [one]}}} for name, one in containers.items()]
+    made = DIJob(name="job", tasks=tasks, monitor=True, scheduling="gang")
+    assert planning_record_of(render(made)).problem == ""
 
 
 def test_too_many_ports_over_all_tasks() -> None:

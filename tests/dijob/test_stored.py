@@ -13,10 +13,10 @@ import pytest
 from pydantic import BaseModel
 
 from diflow import DIJob, InvalidError
-from diflow.allocator.watch.records import read_where
 from diflow.common import quantities
 from diflow.common.jsontext import NotOfTypeError, canonical_json, reader
 from diflow.dijob import model, stored
+from diflow.dijob.conditions import read_where
 from diflow.dijob.stored import read_job
 from diflow.workflows.pods import dijob_annotation
 from tests.builders import job, manifest

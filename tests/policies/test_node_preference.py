@@ -16,8 +16,9 @@ from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.settings import NodeOrder, PolicySettings
 from diflow.allocator.run import journal
-from diflow.allocator.watch.records import MOST_PREFERRED, planning_record_of, read_where
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common.predicates import NODE_NAME, Requirement, Where
+from diflow.dijob.conditions import MOST_PREFERRED, read_where
 from diflow.workflows import render
 from tests.allocator.lab import job, task
 

@@ -48,6 +48,7 @@ BROKEN = (
     "or delete the job"
 )
 BROKEN_DIJOB = "held: the annotation diflow/dijob is not a valid job any more: must be a mapping, not a list"
+TOO_LARGE = "held: it has 202 conditions on nodes, and a job may have 128: ask for fewer"
 OUTSIDE = ("waiting", "held", "suspended")
 """The stages of a job that stands in the queue, if it holds no place."""
 
@@ -154,6 +155,16 @@ def went_on(made: Object) -> None:
     made["metadata"]["annotations"][keys.CONTINUED_IN] = "train-2"
 
 
+def with_conditions(made: Object) -> None:
+    """One term with more nodes than a job may name, from before a submission refused it."""
+    given = json.loads(made["metadata"]["annotations"][keys.DIJOB])
+    line = {"key": "host", "operator": "In", "values": [f"n{i}" for i in range(200)]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [line]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    given["spec"]["tasks"][0]["template"]["spec"]["affinity"] = affinity
+    made["metadata"]["annotations"][keys.DIJOB] = json.dumps(given)
+
+
 WAIT = decided("wait", NO_ROOM)
 PREEMPTED = decided("preempt", "gives way to default/other, which has a higher priority")
 CHECKED = decided("check", "its node check left out node a: product 0.9 s")
@@ -207,6 +218,10 @@ LIFE: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     # It cannot be read, or is not there any more.
     "cannot be read": ((WAIT, seen, broken_in_metadata), "held", BROKEN_DIJOB),
     "runs and cannot be read": ((STARTS, admitted, with_pods(), broken), "held", BROKEN),
+    "is too large": ((with_conditions,), "held", TOO_LARGE),
+    "waits and is too large": ((WAIT, seen, with_conditions), "held", TOO_LARGE),
+    "runs and is too large": ((STARTS, admitted, with_pods(), with_conditions), "held", TOO_LARGE),
+    "is too large and is suspended": ((with_conditions, of_user), "held", TOO_LARGE),
     "cannot be read and is suspended": ((WAIT, broken_in_metadata, of_user), "held", BROKEN_DIJOB),
     "cannot be read and is stopped": (
         (WAIT, broken, stopped), "stopping", BY_USER + BROKEN.replace("held", "; it cannot be read"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from diflow.common import keys
 from diflow.common.errors import InvalidError
 from diflow.common.jsontext import canonical_json
-from diflow.dijob.model import DIJob, read_annotation
+from diflow.common.limits import MOST_MANIFEST_BYTES, MOST_TASKS
+from diflow.common.memo import MIB
+from diflow.dijob.model import DIJob, Task, read_annotation
 from diflow.dijob.stored import read_job
 from diflow.record.job import JobRecord, record_of
 from diflow.record.waiting import from_metadata
@@ -18,7 +21,7 @@ from tests.builders import job
 
 
 def written(**fields: Any) -> str:
-    return canonical_json(job(**fields).to_manifest())
+    return canonical_json(job(*fields.pop("tasks", ()), **fields).to_manifest())
 
 
 def test_a_second_metadata_or_rubbish_after_the_spec_is_not_read_as_a_job() -> None:
@@ -67,3 +70,20 @@ def test_the_states_of_two_jobs_are_their_own() -> None:
     assert (first.identity.name, second.identity.name) == ("one", "two")
     replicas = [dict(found.texts.parameters)[keys.PARAM_REPLICAS] for found in (first, second)]
     assert replicas[0] != replicas[1] == "{}"
+
+
+def test_the_specs_that_are_known_stay_within_their_memory_and_the_largest_is_one_of_them() -> None:
+    """Specs of many short tasks take most for each byte of their text."""
+    tracemalloc.start()
+    try:
+        for i in range(2500):
+            text = json.dumps({"tasks": [{"name": f"t{n}"} for n in range(MOST_TASKS)], "queue": f"q{i}"})
+            manifest = f'{{"kind":"DIJob","metadata":{{"name":"a"}},"spec":{text}}}'
+            assert read_job(manifest).spec.without_templates.tasks
+        assert tracemalloc.get_traced_memory()[0] < 40 * MIB
+    finally:
+        tracemalloc.stop()
+    template = {"spec": {"containers": [{"name": "a", "image": "x", "args": ["x" * (MOST_MANIFEST_BYTES - 400)]}]}}
+    largest = written(tasks=(Task(type="learner", template=template),))
+    assert MOST_MANIFEST_BYTES - 400 < len(largest) <= MOST_MANIFEST_BYTES
+    assert read_job(largest).spec is read_job(largest).spec

@@ -116,6 +116,13 @@ def test_an_entry_with_invalid_attempts_is_left_out_alone() -> None:
         assert [entry.node for entry in record.entries] == [ENTRY["node"]]
 
 
+def test_a_long_attempt_is_cut_to_what_the_reader_accepts_and_is_still_known() -> None:
+    record = left_out("a", attempts=("x" * 1000,))
+    assert Exclusions.parse(record.to_json()) == record
+    assert record.knows("x" * 1000)
+    assert not record.knows("x" * 100)
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*ENTRY, "attempts"]), inner),

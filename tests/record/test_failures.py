@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
+from diflow.allocator.watch.records import planning_record_of
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_CODES, MOST_POD_CONDITIONS, MOST_RULES
 from diflow.dijob.memory import after_out_of_memory, of_container, with_memory
@@ -21,6 +23,7 @@ from diflow.dijob.stored import failure_policy as parse
 from diflow.record.argo.failures import ALWAYS, Rules, reason_of, rules_of
 from diflow.record.argo.nodes import nodes
 from diflow.record.job import JobRecord, record_of
+from diflow.server.api.reading import served_record_of
 from diflow.workflows import expressions as expr
 from diflow.workflows import render
 from tests.builders import job, task
@@ -378,6 +381,16 @@ def test_the_rules_of_a_job_are_read_from_its_workflow() -> None:
     assert made.rules("learner").judge(main(247)).action == "MoreMemory"
     assert made.rules("other").judge(main(247)).action == "Count"
     assert record_of(render(job(task()))).rules("learner") is ALWAYS
+
+
+@pytest.mark.parametrize("trimmed", [planning_record_of, served_record_of])
+def test_a_record_without_templates_has_the_rules_of_the_whole_one(trimmed: Callable[[Any], JobRecord]) -> None:
+    """Only the main container gets more memory, and diflow knows it by its name."""
+    body = render(job(task(name="main"), name="job", failure_policy={}, scheduling="gang"))
+    whole, found = record_of(body), trimmed(body)
+    assert found.spec.tasks[0].template == Raw()
+    assert found.spec.tasks[0].without_template().main == whole.spec.tasks[0].main != ""
+    assert found.rules("learner") == whole.rules("learner")
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
+from msgspec import Raw
 
 from diflow.allocator.watch import records
 from diflow.common import keys
+from diflow.common.jsontext import MOST_LEVELS, NotOfTypeError, reader
 from diflow.dijob.model import Health, NodeCheck
 from diflow.record import chain, untrusted
 from diflow.record.argo import node_names
+from diflow.record.job import record_of
 from diflow.server.api import reading
 from diflow.server.api.folding import Shape, fold
 from diflow.server.api.reading import read_pod
@@ -69,10 +72,45 @@ def test_a_value_may_have_64_levels(around: str) -> None:
             text = around.format(text)
         return text
 
-    untrusted.load(nested(untrusted.MOST_LEVELS))
+    untrusted.load(nested(MOST_LEVELS))
     with pytest.raises(ValueError, match="too deep"):
-        untrusted.load(nested(untrusted.MOST_LEVELS + 1))
+        untrusted.load(nested(MOST_LEVELS + 1))
     untrusted.load(f"[{','.join(['[]'] * 1000)}]")
+
+
+class _Other(TypedDict, total=False):
+    a: int
+
+
+@pytest.mark.parametrize("is_bytes", [False, True])
+@pytest.mark.parametrize("kind", [Any, list[Raw], tuple[int, ...], _Other])
+def test_a_text_of_more_than_64_levels_is_refused_before_it_is_decoded(kind: Any, is_bytes: bool) -> None:
+    """The stack of a thread is not the limit, whatever the type skips."""
+
+    def why(levels: int, inside: str = "") -> str:
+        text = "[" * levels + inside + "]" * levels
+        try:
+            reader(kind)(text.encode() if is_bytes else text)
+        except NotOfTypeError as error:
+            return str(error)
+        return ""
+
+    assert "levels" not in why(MOST_LEVELS)
+    assert why(MOST_LEVELS + 1) == why(100_000) == "it has more than 64 levels of lists and mappings"
+    assert "64 levels" in why(MOST_LEVELS, json.dumps(['"]]]', []]))
+    assert "64 levels" not in why(1, ",".join(['"[{"', '"\\\\\\"[["', "[]"] * 100))
+
+
+def test_a_report_of_more_than_64_levels_is_a_complaint() -> None:
+    def complaint(levels: int) -> str:
+        body = render(job())
+        for item in body["spec"]["arguments"]["parameters"]:
+            if item["name"] == "profilings":
+                item["value"] = '{"a":' * levels + "1" + "}" * levels
+        return record_of(body).complaint
+
+    assert complaint(MOST_LEVELS) == ""
+    assert "profilings is not a valid report" in complaint(MOST_LEVELS + 1)
 
 
 _LISTS = "[" + "[]," * 75_000 + "[]]"

@@ -13,8 +13,9 @@ from typing import Any
 
 from diflow.common import keys, limits, quantities
 from diflow.common.memo import MIB, remembered
-from diflow.common.predicates import NODE_NAME, Requirement, Toleration, Where
-from diflow.dijob import memory
+from diflow.common.predicates import Where
+from diflow.dijob import memory, stored
+from diflow.dijob.conditions import read_where
 from diflow.dijob.pods import MONITOR_RESOURCES, read_template, work_container
 from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
@@ -31,10 +32,6 @@ from diflow.record.pod import pod_record_of, shared
 from diflow.record.status import messages
 
 Json = dict[str, Any]
-
-MOST_PREFERRED = 32
-"""The most preferred terms of a template that count: each is matched against every node in each cycle."""
-_WEIGHTS = range(1, 101)
 
 
 def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRecord]) -> Callable[[Mapping[str, Any]], JobRecord]:
@@ -68,24 +65,11 @@ def _error_text(error: Exception) -> str:
 
 
 def too_large(read: JobRecord) -> str:
-    """Why a job is too large to be planned, in one sentence; "" if it is within all bounds."""
+    """Why a job is too large to be planned by what is asked of it and granted now, in one sentence; "" if it is not.
+    What its spec alone says is checked by `StoredSpec`."""
     granted = sum(read.live.counts.values())
     replicas = max(sum(max(role.high, role.desired) for role in read.needs.roles), granted)
-    sizes = (
-        ("replicas in all", replicas, limits.MOST_REPLICAS),
-        ("tasks", len(read.needs.roles), limits.MOST_TASKS),
-        (
-            "different resources",
-            len({name for role in read.needs.roles for name in role.request} - {quantities.PODS}),
-            limits.MOST_RESOURCES,
-        ),
-        ("host ports", sum(len(role.host_ports) for role in read.needs.roles), limits.MOST_PORTS),
-        ("conditions on nodes", max((role.where.size for role in read.needs.roles), default=0), limits.MOST_CONDITIONS),
-    )
-    for what, number, most in sizes:
-        if number > most:
-            return f"it has {number:,} {what}, and a job may have {most:,}: ask for fewer"
-    return ""
+    return stored.too_many("replicas in all", replicas, limits.MOST_REPLICAS)
 
 
 def trim_pod(obj: Json) -> Json | None:
@@ -202,33 +186,6 @@ def _asked_memory(task: StoredTask) -> int:
 @lru_cache(maxsize=1)
 def _defaults() -> RenderSettings:
     return RenderSettings()
-
-
-def read_where(spec: Mapping[str, Any]) -> Where:
-    """The node constraints of a pod's spec."""
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or []
-    weighed = [(item.get("weight"), _term(item.get("preference") or {})) for item in preferred[:MOST_PREFERRED]]
-    return Where(
-        selector=tuple(sorted((str(k), str(v)) for k, v in (spec.get("nodeSelector") or {}).items())),
-        affinity=tuple(_term(term) for term in required.get("nodeSelectorTerms") or []),
-        tolerations=tuple(
-            Toleration(t.get("key") or "", t.get("operator") or "Equal", t.get("value") or "", t.get("effect") or "")
-            for t in spec.get("tolerations") or []
-        ),
-        # An empty preferred term matches no node; Kubernetes refuses other weights.
-        preferred=tuple((weight, term) for weight, term in weighed if term and weight in _WEIGHTS),
-    )
-
-
-def _term(term: Mapping[str, Any]) -> tuple[Requirement, ...]:
-    """The requirements of a node selector term. metadata.name is the only field that Kubernetes supports."""
-    lines = [(line["key"], line) for line in term.get("matchExpressions") or []]
-    lines += [(NODE_NAME, line) for line in term.get("matchFields") or []]
-    return tuple(
-        Requirement(key, line["operator"], tuple(str(v) for v in line.get("values") or ())) for key, line in lines
-    )
 
 
 def _thin(obj: Json) -> Json:

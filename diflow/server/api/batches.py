@@ -34,7 +34,8 @@ class Pace:
     backoff_seconds: tuple[float, float] = (1.0, 30.0)
     """The time after a first failure, doubled after each further one, and the longest."""
     before: Callable[[JobKey], Awaitable[None]] | None = None
-    """Awaited before each write, for other reasons to wait. What comes meanwhile is in that write."""
+    """Awaited before each write, for other reasons to wait. What comes meanwhile is in that write. If it raises, that
+    counts as a failed write."""
 
 
 class JobBatches(Generic[Batch, Result]):
@@ -113,12 +114,22 @@ class JobBatches(Generic[Batch, Result]):
             while key in self.waiting and not (self.is_closing and failures):
                 seconds = max(between, backoff(self._pace.backoff_seconds, failures - 1)) if failures else between
                 await self.pause(began + seconds - self._clock.monotonic())
-                if self._pace.before is not None:
-                    await self._pace.before(key)
+                may_begin = await self._may_begin(key)
                 began = self._began[key] = self._clock.monotonic()
-                failures = 0 if await self._is_done(key) else failures + 1
+                failures = 0 if may_begin and await self._is_done(key) else failures + 1
         finally:
             del self._writers[key]
+
+    async def _may_begin(self, key: JobKey) -> bool:
+        """Wait as `Pace.before` says. Returns False if that fails."""
+        try:
+            if self._pace.before is not None:
+                await self._pace.before(key)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            log.error(f"{self._what} are not written yet", job="/".join(key), why=why)
+            return False
+        return True
 
     async def _is_done(self, key: JobKey) -> bool:
         """Write what waits now of a job. Returns whether it has not to be written again."""

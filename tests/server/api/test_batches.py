@@ -69,6 +69,22 @@ async def test_what_comes_within_the_pause_is_written_together_and_other_jobs_do
 
 
 @asynchronous
+async def test_an_error_while_a_write_waits_its_turn_counts_as_a_failed_write() -> None:
+    errors: list[Exception] = [KeyError("turn"), NotFoundError("no turn")]
+
+    async def before(_key: tuple[str, str]) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    book = Book(before=before, backoff_seconds=(2.0, 5.0))
+    book.batches.add(ONE, [1])
+    await book.settle()
+    assert book.pauses == [2.0, 4.0]
+    assert book.written == [("one", [1], None)]
+    assert book.batches.waiting == {}
+
+
+@asynchronous
 async def test_what_is_refused_is_written_again_less_and_less_often() -> None:
     book = Book(backoff_seconds=(2.0, 5.0))
     book.errors = [ConflictError("no")] * 3
