@@ -195,6 +195,8 @@ class Place:
         """Add a pod of a job."""
         workflow = over.pop("workflow", job)
         name = over.pop("name", f"{workflow}-{task}-{round_}-{index}")
+        at = int(round_) - 1 if round_.isdecimal() else 0
+        node = f"{workflow}.round({at}:{round_})(0).{task}({index}:{index})(0).{task}(0)"
         body = {
             "metadata": {
                 "name": name,
@@ -205,7 +207,7 @@ class Place:
                     keys.ROUND: round_,
                     "workflows.argoproj.io/workflow": workflow,
                 },
-                "annotations": {keys.TASK_RANK: str(index)},
+                "annotations": {keys.ARGO_NODE_NAME: node},
                 "ownerReferences": [
                     {"kind": "Workflow", "name": workflow, "uid": over.pop("owner", f"uid-wf-{workflow}")}
                 ],

@@ -12,7 +12,7 @@ It is read-only, and shows what the viewer may list in the cluster. From outside
 from __future__ import annotations
 
 from diflow.server.page.board import CacheSnapshot, Permissions
-from diflow.server.page.facts import JobFacts, PodFacts, trim_node, trim_pod, trim_workflow
+from diflow.server.page.facts import JobFacts, PodFacts, pod_facts, trim_node, trim_workflow
 from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, VisitorOf, routes
 
@@ -24,8 +24,8 @@ __all__ = [
     "PodFacts",
     "Visitor",
     "VisitorOf",
+    "pod_facts",
     "routes",
     "trim_node",
-    "trim_pod",
     "trim_workflow",
 ]

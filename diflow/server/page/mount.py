@@ -25,7 +25,7 @@ from diflow.server.api.core import Core
 from diflow.server.api.identity import User
 from diflow.server.http.errors import ApiError
 from diflow.server.page.board import CacheSnapshot, Permissions
-from diflow.server.page.facts import trim_node, trim_pod, trim_record
+from diflow.server.page.facts import pod_facts, trim_node, trim_record
 from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, routes
 from diflow.server.page.sparing import Sparing
@@ -41,7 +41,7 @@ def more() -> More:
         workflow=sparing,
         late=sparing.late,
         forget=sparing.forget,
-        pod=trim_pod,
+        pod=pod_facts,
         kinds={NODE: lambda obj: {"read": trim_node(obj)}, CONFIG_MAP: lambda obj: {"read": trim_record(obj)}},
         fields={CONFIG_MAP: f"metadata.name={keys.ENDED_JOBS}"},
     )
