@@ -13,12 +13,18 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from diflow.common import keys
+from diflow.record.job import record_of
 from diflow.record.pod import serving_record_of
-from diflow.server.page import CacheSnapshot, PodFacts, pod_facts, trim_node, trim_workflow
+from diflow.server.page import CacheSnapshot, JobFacts, PodFacts, job_facts, pod_facts, trim_node
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC).timestamp()
 GPU = "nvidia.com/gpu"
 Json = dict[str, Any]
+
+
+def trim_workflow(obj: Mapping[str, Any]) -> JobFacts | None:
+    """What the page keeps of a Workflow."""
+    return job_facts(obj, record_of(obj))
 
 
 def when(minutes: float) -> str:

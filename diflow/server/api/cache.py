@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.clock import SYSTEM, Clock
 from diflow.kube.api import Cluster, within
-from diflow.kube.kinds import POD, WORKFLOW, Kind
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Json, Key, Reflector, drop
 from diflow.kube.reflectors import Reflectors
 from diflow.record import untrusted
-from diflow.record.job import JobRecord
+from diflow.record.job import JobRecord, record_of
 from diflow.record.pod import PodRecord, serving_record_of
-from diflow.server.api.reading import address, served_record_of
+from diflow.server.api.reading import address, served
 from diflow.server.http import envelope
 
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
@@ -128,25 +128,15 @@ class ServedJob:
         return pod.namespace == self.namespace and pod.endpoint.job == self.name and was > now >= 1
 
 
-@dataclass(frozen=True, slots=True)
-class More:
-    """What the cache keeps for others. `workflow` and `pod` are called with each whole object and return its `more`;
-    objects of `kinds` are kept as their function trims them (`Cache.objects`). `fields`: field selectors by kind.
-
-    `late`: the Workflows of which `workflow` has returned what is out of date, and which it would look at again now.
-    `forget` is called with one of them that is gone.
-    """
-
-    workflow: Callable[[Json], Any] = lambda _: None
-    late: Callable[[], Iterable[Key]] = lambda: ()
-    forget: Callable[[Key], None] = lambda _: None
-    pod: Callable[[Json, PodRecord], Any] = lambda *_: None
-    kinds: Mapping[Kind, Callable[[Json], Json | None]] = field(default_factory=dict)
-    fields: Mapping[Kind, str] = field(default_factory=dict)
+Beside = Callable[[Json, JobRecord | PodRecord], Any]
+"""Returns what to keep beside the record of an object, None for nothing. It is called with each whole object."""
 
 
 class Cache:
-    """The cache. `namespace` "" means all."""
+    """The cache. `namespace` "" means all.
+
+    What `beside` returns is kept with the records, for others (`workflows` and `pods`, under "beside").
+    """
 
     def __init__(
         self,
@@ -154,12 +144,11 @@ class Cache:
         *,
         namespace: str = "",
         stale_seconds: float,
-        more: More | None = None,
+        beside: Beside = lambda *_: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        self._cluster = cluster
         self._stale_seconds = stale_seconds
-        self._more = more or More()
+        self._beside = beside
         space = within(namespace)
         self._lock = threading.Lock()
         self._parts: dict[JobKey, dict[str, JobRecord]] = {}
@@ -175,19 +164,7 @@ class Cache:
         self.pods = Reflector(
             cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, clock=clock, **space
         )
-        self._others = {
-            kind: Reflector(
-                cluster,
-                kind,
-                trim=trim,
-                fields=self._more.fields.get(kind, ""),
-                clock=clock,
-                **(space if kind.namespaced else within("")),
-            )
-            for kind, trim in self._more.kinds.items()
-        }
-        self._jobs = Reflectors((self.workflows, self.pods))
-        self._all = Reflectors((self.workflows, self.pods, *self._others.values()))
+        self._all = Reflectors((self.workflows, self.pods))
 
     def start(self) -> None:
         """Start to list and watch, in threads of its own."""
@@ -198,7 +175,7 @@ class Cache:
         self._all.stop()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait until all kinds have been listed. False if one took longer than `timeout` seconds."""
+        """Wait until jobs and pods have been listed. False if one took longer than `timeout` seconds."""
         return self._all.wait_synced(timeout)
 
     # --- age ----------------------------------------------------------------------------------------------------------
@@ -218,7 +195,7 @@ class Cache:
 
     def trouble(self) -> str:
         """Why the cache cannot be used now, or "". For administrators, not for callers."""
-        return self._jobs.trouble(self._stale_seconds)
+        return self._all.trouble(self._stale_seconds)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -263,10 +240,6 @@ class Cache:
             found = list(self._by_address.get(host, {}).values())
         return found[0] if len(found) == 1 and not found[0].endpoint.on_host_network else None
 
-    def objects(self, kind: Kind) -> Mapping[Key, Json]:
-        """All cached objects of one of `More.kinds`."""
-        return self._others[kind].items()
-
     def subscribe(self, on_change: Callable[[JobKey], None]) -> Callable[[], None]:
         """Call `on_change`, in a reflector's thread, when a job has changed. Returns the function that unsubscribes."""
         self._subscribers = (*self._subscribers, on_change)
@@ -280,23 +253,15 @@ class Cache:
         """Apply the Workflow in the response to a write, ahead of the watch."""
         self.workflows.apply_write(obj)
 
-    def look_again(self) -> None:
-        """Read the Workflows that are `late` once more. Raises DiflowError."""
-        for namespace, name in self._more.late():
-            found = self._cluster.find(WORKFLOW, name, namespace=namespace)
-            if found is None:
-                self._more.forget((namespace, name))
-            else:
-                self.workflows.apply_write(found, again=True)
-
     # --- indexing -----------------------------------------------------------------------------------------------------
 
     def _trim_workflow(self, obj: Json) -> Json:
-        return {"read": served_record_of(obj), "more": self._more.workflow(obj)}
+        read = record_of(obj)
+        return {"read": served(read, obj), "beside": self._beside(obj, read)}
 
     def _trim_pod(self, obj: Json) -> Json:
         read = serving_record_of(obj)
-        return {"read": read, "more": self._more.pod(obj, read)}
+        return {"read": read, "beside": self._beside(obj, read)}
 
     def _workflow(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
         before, after = _read(old), _read(new)

@@ -15,8 +15,12 @@ from diflow.record.job import JobRecord, Notes, Texts, record_of
 
 
 def served_record_of(obj: Mapping[str, Any]) -> JobRecord:
-    """The record of a job's Workflow with its modules, and without what the server does not need."""
-    found = record_of(obj)
+    """The record of a job's Workflow as the server keeps it."""
+    return served(record_of(obj), obj)
+
+
+def served(found: JobRecord, obj: Mapping[str, Any]) -> JobRecord:
+    """The record of this Workflow with its modules, and without what the server does not need."""
     known = modules.read(obj)
     spec = found.spec
     return replace(

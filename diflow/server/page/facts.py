@@ -16,7 +16,7 @@ from diflow.common.words import shortened
 from diflow.record import chain, reports, untrusted
 from diflow.record.argo.nodes import is_overfull
 from diflow.record.argo.tree import Tree
-from diflow.record.job import JobRecord, record_of
+from diflow.record.job import JobRecord
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
 from diflow.record.node import NodeRecord, node_record_of
@@ -159,11 +159,10 @@ class PodFacts:
         return "ready" if self.is_ready else "starting" if phase == "Running" else phase.lower()
 
 
-def trim_workflow(obj: Object) -> JobFacts | None:
-    """What to keep of a Workflow; None if it is not diflow's."""
-    if not status.is_job(obj):
+def job_facts(obj: Object, state: JobRecord) -> JobFacts | None:
+    """What to keep of a Workflow, by its record; None if it is not diflow's."""
+    if not state.terms.is_job:
         return None
-    state = record_of(obj)
     try:
         return _job(obj, state)
     except Exception as error:

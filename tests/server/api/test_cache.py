@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from diflow.common import keys
 from diflow.dijob.stored import StoredTask
-from diflow.kube.kinds import NODE, POD, WORKFLOW
-from diflow.record.pod import serving_record_of
+from diflow.kube.kinds import POD, WORKFLOW
+from diflow.record.job import JobRecord
+from diflow.record.pod import PodRecord, serving_record_of
 from diflow.record.ranges import elastic
-from diflow.server.api.cache import More
 from diflow.server.api.reading import served_record_of
 from diflow.workflows import render
 from tests.allocator.faults import eventually
@@ -136,22 +136,21 @@ def test_changes_are_told_by_job_until_one_leaves(started: Place) -> None:
 
 def test_others_may_have_more_kept() -> None:
     with serving() as api:
-        more = More(
-            workflow=lambda obj: obj["metadata"]["labels"][keys.PRIORITY],
-            pod=lambda obj, _: obj["spec"]["nodeName"],
-            kinds={NODE: lambda obj: {"name": obj["metadata"]["name"]}},
-        )
-        place = Place(api, more=more)
+
+        def beside(obj: Any, record: JobRecord | PodRecord) -> tuple[str, str]:
+            assert obj["metadata"]["name"] == record.identity.name
+            is_job = isinstance(record, JobRecord)
+            return record.name, obj["metadata"]["labels"][keys.PRIORITY] if is_job else obj["spec"]["nodeName"]
+
+        place = Place(api, beside=beside)
         place.running(mixed())
-        api.add(NODE, {"metadata": {"name": "node-1"}, "spec": {}})
         place.cache.start()
         try:
             place.settle()
             view = place.cache.job("default", "mixed")
             assert view is not None
-            assert [kept["more"] for kept in place.cache.workflows.items().values()] == ["normal"]
-            assert {kept["more"] for kept in place.cache.pods.items().values()} == {"node-1"}
-            assert [node["name"] for node in place.cache.objects(NODE).values()] == ["node-1"]
+            assert [kept["beside"] for kept in place.cache.workflows.items().values()] == [("mixed", "normal")]
+            assert {kept["beside"][1] for kept in place.cache.pods.items().values()} == {"node-1"}
         finally:
             place.cache.stop()
 

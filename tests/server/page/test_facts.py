@@ -15,8 +15,8 @@ from diflow.common import keys, quantities, words
 from diflow.record.pod import serving_record_of
 from diflow.record.reports import speed
 from diflow.record.status import status
-from diflow.server.page.facts import JobFacts, pod_facts, trim_node, trim_workflow
-from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, when
+from diflow.server.page.facts import JobFacts, pod_facts, trim_node
+from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, trim_workflow, when
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "data" / "recordings").glob("*.json"))
 
