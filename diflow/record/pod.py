@@ -130,12 +130,18 @@ class PodRecord:
 
 
 def pod_record_of(obj: Mapping[str, Any]) -> PodRecord:
+    """The record of a pod, for planning."""
+    return _record(obj, Identity.of(obj))
+
+
+def _record(obj: Mapping[str, Any], identity: Identity, endpoint: Endpoint | None = None) -> PodRecord:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     job = labels.get(keys.ARGO_WORKFLOW) or "" if labels.get(keys.OPERATOR) else ""
     place = parse(job, annotations.get(keys.ARGO_NODE_NAME) or "") if job else None
+    planned = place if endpoint is None else None
     return PodRecord(
-        identity=Identity.of(obj),
+        identity=identity,
         job=same_text(f"{metadata.get('namespace')}/{job}") if job else "",
         owner=same_text(owner_of(obj)),
         place=place,
@@ -146,23 +152,23 @@ def pod_record_of(obj: Mapping[str, Any]) -> PodRecord:
         is_terminating=bool(metadata.get("deletionTimestamp")),
         is_stopping=(spec.get("activeDeadlineSeconds") or 2) <= 1,
         request=shared(quantities.of_pod(spec)),
-        nodes=_kept(annotations.get(keys.NODES), place),
-        rank=_kept(annotations.get(keys.RANK), place),
-        replicas=_kept(annotations.get(keys.REPLICAS), place),
+        nodes=_kept(annotations.get(keys.NODES), planned),
+        rank=_kept(annotations.get(keys.RANK), planned),
+        replicas=_kept(annotations.get(keys.REPLICAS), planned),
         is_refused=any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
-        containers=_containers(status) if place is not None else (),
+        containers=_containers(status) if planned is not None else (),
         has_run=_has_run(status),
-        memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if place is not None else 0,
+        memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if planned is not None else 0,
         created=untrusted.seconds(metadata.get("creationTimestamp")),
-        began=_began(status) if place is not None else 0.0,
-        pending_since=_pending_since(obj) if place is not None else 0.0,
-        waits_for=_waits_for(status) if place is not None else "",
+        began=_began(status) if planned is not None else 0.0,
+        pending_since=_pending_since(obj) if planned is not None else 0.0,
+        waits_for=_waits_for(status) if planned is not None else "",
+        endpoint=endpoint or _NOWHERE,
     )
 
 
 def serving_record_of(obj: Mapping[str, Any]) -> PodRecord:
-    """The record of a pod with where it is reached, and without what the server does not need."""
-    found = pod_record_of(obj)
+    """The record of a pod with where it is reached, and without what only planning needs."""
     labels = untrusted.sub(obj, "metadata", "labels")
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     at = Endpoint(
@@ -171,19 +177,7 @@ def serving_record_of(obj: Mapping[str, Any]) -> PodRecord:
         port=_port(spec),
         on_host_network=bool(spec.get("hostNetwork")),
     )
-    identity = replace(found.identity, version="")
-    return replace(
-        found,
-        identity=identity,
-        nodes="",
-        rank="",
-        replicas="",
-        containers=(),
-        began=0.0,
-        pending_since=0.0,
-        waits_for="",
-        endpoint=at,
-    )
+    return _record(obj, replace(Identity.of(obj), version=""), at)
 
 
 def _port(spec: Mapping[str, Any]) -> int:

@@ -155,6 +155,13 @@ def test_others_may_have_more_kept() -> None:
             place.cache.stop()
 
 
+def test_nothing_is_kept_beside_the_records_unless_it_is_asked_for(started: Place) -> None:
+    started.running(mixed())
+    begin(started)
+    kept = [*started.cache.workflows.items().values(), *started.cache.pods.items().values()]
+    assert [one["beside"] for one in kept] == [None] * 4
+
+
 def test_an_old_copy_says_why_it_is_no_good(started: Place) -> None:
     assert "workflows" in started.cache.trouble()
     begin(started)
