@@ -57,10 +57,8 @@ _STILL_READ_RAW = frozenset({
     "diflow/jobs/checks/unproven.py",
     "diflow/jobs/waiting.py",
     "diflow/server/api/checks.py",
-    "diflow/server/api/reading.py",
     "diflow/server/api/reference.py",
     "diflow/server/api/shards.py",
-    "diflow/server/page/facts.py",
 })  # fmt: skip
 _RAW = frozenset({"annotations", "labels", "ownerReferences", "parameters"})
 

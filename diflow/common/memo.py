@@ -10,8 +10,8 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import wraps
-from typing import Any, Protocol, TypeVar
+from functools import lru_cache, wraps
+from typing import Any, Final, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
@@ -19,10 +19,22 @@ Result = TypeVar("Result")
 MIB = 2**20
 _SHARE = 16
 """One key may take at most 1/16 of the bytes; results of larger keys are not cached."""
+_LONGEST_SHARED: Final = 512
+
+
+@lru_cache(maxsize=16_384)
+def _same_text(text: str) -> str:
+    return text
 
 
 class _Decorator(Protocol):
     def __call__(self, read: Callable[[Key], Result], /) -> Callable[[Key], Result]: ...
+
+
+def same_text(text: str) -> str:
+    """One shared object for equal texts, of which many objects have the same. They live at least as long as the last
+    owner, and are kept for the most recently used ones."""
+    return _same_text(text) if len(text) <= _LONGEST_SHARED else text
 
 
 def remembered(*, most_bytes: int, size: Callable[[Any], int] = sys.getsizeof) -> _Decorator:

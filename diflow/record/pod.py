@@ -6,12 +6,12 @@ Thousands of pods take a few megabytes. Users can edit the labels and annotation
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
 from diflow.common import keys, limits, quantities
-from diflow.common.memo import MIB, remembered
+from diflow.common.memo import MIB, remembered, same_text
 from diflow.record import untrusted
 from diflow.record.argo.failures import MAIN
 from diflow.record.argo.node_names import NodeName, parse
@@ -21,6 +21,20 @@ from diflow.record.identity import Identity
 _LONGEST_REASON: Final = 60
 _LONGEST_NAME: Final = 63
 _MOST_CONTAINERS: Final = 256
+_HIGHEST_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a job's pod is reached. `job`: the job's name, as its labels say; `address` is "" while it has none."""
+
+    job: str = ""
+    address: str = ""
+    port: int = keys.PORT
+    on_host_network: bool = False
+
+
+_NOWHERE: Final = Endpoint()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,40 @@ class PodRecord:
     """When it was bound, if none of its containers runs since then; else 0."""
     waits_for: str = ""
     """Why its first container that waits does not start, as its kubelet says."""
+    endpoint: Endpoint = _NOWHERE
+    """Of a record for serving (`serving_record_of`)."""
+
+    @property
+    def namespace(self) -> str:
+        return self.identity.namespace
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def uid(self) -> str:
+        return self.identity.uid
+
+    @property
+    def workflow(self) -> str:
+        """The name of its Workflow, "" for a pod of others."""
+        return self.job.partition("/")[2]
+
+    @property
+    def round(self) -> str:
+        """ "" for a pod that is in no round."""
+        return self.place.round if self.place is not None else ""
+
+    @property
+    def task(self) -> str:
+        """ "" for a pod that is no replica."""
+        return self.place.task if self.place is not None else ""
+
+    @property
+    def index(self) -> int:
+        """Its index in its task, -1 for a pod that is no replica."""
+        return self.place.index if self.place is not None and self.place.task else -1
 
     @property
     def is_gated(self) -> bool:
@@ -82,34 +130,63 @@ class PodRecord:
 
 
 def pod_record_of(obj: Mapping[str, Any]) -> PodRecord:
+    """The record of a pod, for planning."""
+    return _record(obj, Identity.of(obj))
+
+
+def _record(obj: Mapping[str, Any], identity: Identity, endpoint: Endpoint | None = None) -> PodRecord:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     job = labels.get(keys.ARGO_WORKFLOW) or "" if labels.get(keys.OPERATOR) else ""
     place = parse(job, annotations.get(keys.ARGO_NODE_NAME) or "") if job else None
+    planned = place if endpoint is None else None
     return PodRecord(
-        identity=Identity.of(obj),
-        job=f"{metadata.get('namespace')}/{job}" if job else "",
-        owner=owner_of(obj),
+        identity=identity,
+        job=same_text(f"{metadata.get('namespace')}/{job}") if job else "",
+        owner=same_text(owner_of(obj)),
         place=place,
-        phase=status.get("phase") or "Pending",
-        host=spec.get("nodeName") or "",
+        phase=same_text(status.get("phase") or "Pending"),
+        host=same_text(spec.get("nodeName") or ""),
         pinned=(spec.get("nodeSelector") or {}).get(keys.HOSTNAME) or "",
         gates=tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or []),
         is_terminating=bool(metadata.get("deletionTimestamp")),
         is_stopping=(spec.get("activeDeadlineSeconds") or 2) <= 1,
         request=shared(quantities.of_pod(spec)),
-        nodes=_kept(annotations.get(keys.NODES), place),
-        rank=_kept(annotations.get(keys.RANK), place),
-        replicas=_kept(annotations.get(keys.REPLICAS), place),
+        nodes=_kept(annotations.get(keys.NODES), planned),
+        rank=_kept(annotations.get(keys.RANK), planned),
+        replicas=_kept(annotations.get(keys.REPLICAS), planned),
         is_refused=any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
-        containers=_containers(status) if place is not None else (),
+        containers=_containers(status) if planned is not None else (),
         has_run=_has_run(status),
-        memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if place is not None else 0,
+        memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if planned is not None else 0,
         created=untrusted.seconds(metadata.get("creationTimestamp")),
-        began=_began(status) if place is not None else 0.0,
-        pending_since=_pending_since(obj) if place is not None else 0.0,
-        waits_for=_waits_for(status) if place is not None else "",
+        began=_began(status) if planned is not None else 0.0,
+        pending_since=_pending_since(obj) if planned is not None else 0.0,
+        waits_for=_waits_for(status) if planned is not None else "",
+        endpoint=endpoint or _NOWHERE,
     )
+
+
+def serving_record_of(obj: Mapping[str, Any]) -> PodRecord:
+    """The record of a pod with where it is reached, and without what only planning needs."""
+    labels = untrusted.sub(obj, "metadata", "labels")
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    at = Endpoint(
+        job=same_text(labels.get(keys.JOB) or ""),
+        address=str(status.get("podIP") or ""),
+        port=_port(spec),
+        on_host_network=bool(spec.get("hostNetwork")),
+    )
+    return _record(obj, replace(Identity.of(obj), version=""), at)
+
+
+def _port(spec: Mapping[str, Any]) -> int:
+    for container in spec.get("containers") or []:
+        for port in container.get("ports") or []:
+            number = port.get("containerPort")
+            if port.get("name") == keys.PORT_NAME and type(number) is int and 1 <= number <= _HIGHEST_PORT:
+                return number
+    return keys.PORT
 
 
 def _kept(text: Any, place: NodeName | None) -> str:

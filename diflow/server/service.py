@@ -8,6 +8,7 @@ from diflow.server.api.app import create_app
 from diflow.server.api.cache import Cache
 from diflow.server.http.serving import serve
 from diflow.server.page import mount
+from diflow.server.page.cache import PageCache
 from diflow.server.settings import ServerSettings
 from diflow.server.telemetry import CountedCluster, Telemetry
 
@@ -19,18 +20,19 @@ def run(cluster: CountedCluster, settings: ServerSettings) -> int:
     """
     telemetry = Telemetry()
     cluster.on_request = telemetry.asked
+    page = PageCache(cluster, namespace=settings.watched_namespace)
     cache = Cache(
         cluster,
         namespace=settings.watched_namespace,
         stale_seconds=settings.stale_seconds,
-        more=mount.more(),
+        beside=page.beside,
     )
     app = create_app(
         cluster=cluster,
         cache=cache,
         settings=settings,
         on_answer=telemetry.answered,
-        routes=partial(mount.mounted, argo_url=settings.argo_url),
+        routes=partial(mount.mounted, page=page, argo_url=settings.argo_url),
     )
     core = app.state.core
 
@@ -43,7 +45,9 @@ def run(cluster: CountedCluster, settings: ServerSettings) -> int:
         reflector.kind.plural: reflector.age_seconds for reflector in (cache.workflows, cache.pods)
     }
     cache.start()
+    page.start(cache)
     try:
         return serve(app, settings, telemetry=telemetry, on_ending=lambda: setattr(core, "is_ending", True))
     finally:
+        page.stop()
         cache.stop()

@@ -25,11 +25,11 @@ from diflow.record.argo import node_names
 from diflow.record.status.status import derive
 from diflow.server.page import CacheSnapshot, Freshness, Permissions, render
 from diflow.server.page.board import Query, board
-from diflow.server.page.facts import trim_workflow
 from diflow.workflows import render as rendered
 from tests.allocator.lab import job, task
 from tests.cli.placed import lease, node
 from tests.cli.runner import Cli, cli
+from tests.server.page_scene import trim_workflow
 
 Object = dict[str, Any]
 Edit = Callable[[Object], None]

@@ -11,8 +11,8 @@ from diflow.common import keys
 from diflow.dijob.model import NodeCheck
 from diflow.record.status.followed import Failure, failures
 from diflow.record.status.observe import observe
-from diflow.server.page.facts import trim_workflow
 from diflow.workflows import render
+from tests.server.page_scene import trim_workflow
 
 HOUR = "2026-11-21T09:{:02}:00Z"
 

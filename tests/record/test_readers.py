@@ -19,9 +19,9 @@ from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import LONGEST_PROFILINGS
 from diflow.record.status.status import derive, derive_ended
 from diflow.server.api.reading import served_record_of as servers
-from diflow.server.page.facts import trim_workflow as pages
 from diflow.workflows.successor import successor
 from tests.record.hostile import workflow, workflows
+from tests.server.page_scene import trim_workflow as pages
 
 EXAMPLES = int(os.environ.get("DIFLOW_FUZZ_EXAMPLES", "300"))
 

@@ -15,9 +15,9 @@ from diflow.dijob.model import Health, NodeCheck
 from diflow.record import chain, untrusted
 from diflow.record.argo import node_names
 from diflow.record.job import record_of
+from diflow.record.pod import serving_record_of
 from diflow.server.api import reading
 from diflow.server.api.folding import Shape, fold
-from diflow.server.api.reading import read_pod
 from diflow.workflows import render
 from tests.allocator.lab import job, task
 
@@ -56,7 +56,10 @@ def test_a_whole_number_is_read_up_to_its_most_digits() -> None:
 def test_odd_digits_in_labels_annotations_and_names_are_read_as_none(text: str) -> None:
     """Each of these texts is one that a user may write."""
     assert chain.part({"metadata": {"name": "a", "labels": {keys.PART: text}}}) == 1
-    assert read_pod({"metadata": {"name": "a", "annotations": {keys.TASK_RANK: text}}}).index == -1
+    labels = {keys.OPERATOR: keys.OPERATOR_VALUE, keys.ARGO_WORKFLOW: "job"}
+    annotations = {keys.ARGO_NODE_NAME: f"job.round(0:1)(0).worker(0:{text})(0).worker(0)"}
+    pod = serving_record_of({"metadata": {"name": "a", "labels": labels, "annotations": annotations}})
+    assert pod.index in (-1, 1)  # as below
     found = node_names.parse("job", f"job.round(0:1)(0).worker(0:{text})")
     assert found is None or found.index == 1  # `1.0` is the first incarnation of member 1
     shape = Shape("1", "worker", 1, {"worker": 1})

@@ -33,9 +33,10 @@ from diflow.record.stage import Stage
 from diflow.record.status.status import JobStatus, derive
 from diflow.server.page import CacheSnapshot, Permissions
 from diflow.server.page.board import Query, board
-from diflow.server.page.facts import JobFacts, trim_workflow
+from diflow.server.page.facts import JobFacts
 from diflow.workflows import render
 from tests.allocator.lab import job, task
+from tests.server.page_scene import trim_workflow
 
 WORKFLOWS = 10_000
 # The number of jobs in one cluster.

@@ -8,16 +8,23 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from diflow.common import keys
-from diflow.server.page import CacheSnapshot, trim_node, trim_pod, trim_workflow
+from diflow.record.job import record_of
+from diflow.record.pod import serving_record_of
+from diflow.server.page import CacheSnapshot, JobFacts, PodFacts, job_facts, pod_facts, trim_node
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC).timestamp()
 GPU = "nvidia.com/gpu"
 Json = dict[str, Any]
+
+
+def trim_workflow(obj: Mapping[str, Any]) -> JobFacts | None:
+    """What the page keeps of a Workflow."""
+    return job_facts(obj, record_of(obj))
 
 
 def when(minutes: float) -> str:
@@ -195,13 +202,24 @@ def made_node(
 def cluster_state(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence[Json] = ()) -> CacheSnapshot:
     """The state of caches with these objects."""
     found = [trim_workflow(job.workflow()) for job in jobs]
-    kept = [trim_pod(pod) for pod in [*(pod for job in jobs for pod in job.pods), *pods]]
+    kept = [pod_facts(pod, serving_record_of(pod)) for pod in [*(pod for job in jobs for pod in job.pods), *pods]]
     return CacheSnapshot(
         jobs=[job for job in found if job is not None],
         pods=[pod for pod in kept if pod is not None],
         nodes=[trim_node(node) for node in nodes],
         all_pods=bool(pods),
     )
+
+
+def changed(
+    pod: PodFacts, *, waiting: str, name: str = "", namespace: str = "", task: str = "", host: str = ""
+) -> PodFacts:
+    """The pod with other words in it. A pod of others gets no task."""
+    read = pod.record
+    identity = replace(read.identity, name=name or read.name, namespace=namespace or read.namespace)
+    place = read.place and replace(read.place, task=task or read.task)
+    read = replace(read, identity=identity, place=place, host=read.where and read.where + host)
+    return replace(pod, record=read, waiting=waiting)
 
 
 def foreign_pod(name: str, node: str, *, cpu: str = "2", memory: str = "4Gi") -> Json:

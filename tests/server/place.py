@@ -22,7 +22,8 @@ from diflow.common.clock import Clock
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record import chain
 from diflow.server.api.app import create_app
-from diflow.server.api.cache import Cache, More
+from diflow.server.api.cache import Beside, Cache
+from diflow.server.page.cache import PageCache
 from diflow.server.settings import ServerSettings
 from diflow.workflows import render
 from tests.allocator.faults import Time, client, eventually
@@ -149,7 +150,8 @@ class Place:
 
     api: FakeApi
     settings: ServerSettings = field(default_factory=lambda: ServerSettings(job_rate=1e6, job_burst=1e6))
-    more: More | None = None
+    beside: Beside | None = None
+    has_page: bool = False
     time: Time = field(default_factory=Time)
     jitter: Callable[[float, float], float] = random.uniform
 
@@ -157,15 +159,18 @@ class Place:
         json_patches(self.api)
         self.authority = Authority(self.api)
         self.cluster = client(self.api)
+        clock = Clock(
+            monotonic=self.time.now,
+            wait=lambda stopping, _: stopping.wait(0.01),
+            jitter=lambda low, _: low,  # not `random`: Hypothesis controls it while it generates examples
+        )
+        self.page = PageCache(self.cluster, clock=clock)
+        given: Beside = self.page.beside if self.has_page else lambda *_: None
         self.cache: Cache = Cache(
             self.cluster,
             stale_seconds=self.settings.stale_seconds,
-            more=self.more,
-            clock=Clock(
-                monotonic=self.time.now,
-                wait=lambda stopping, _: stopping.wait(0.01),
-                jitter=lambda low, _: low,  # not `random`: Hypothesis controls it while it generates examples
-            ),
+            beside=self.beside or given,
+            clock=clock,
         )
         self.pauses: list[float] = []
         self.addresses = 0
@@ -195,6 +200,8 @@ class Place:
         """Add a pod of a job."""
         workflow = over.pop("workflow", job)
         name = over.pop("name", f"{workflow}-{task}-{round_}-{index}")
+        at = int(round_) - 1 if round_.isdecimal() else 0
+        node = f"{workflow}.round({at}:{round_})(0).{task}({index}:{index})(0).{task}(0)"
         body = {
             "metadata": {
                 "name": name,
@@ -205,7 +212,7 @@ class Place:
                     keys.ROUND: round_,
                     "workflows.argoproj.io/workflow": workflow,
                 },
-                "annotations": {keys.TASK_RANK: str(index)},
+                "annotations": {keys.ARGO_NODE_NAME: node},
                 "ownerReferences": [
                     {"kind": "Workflow", "name": workflow, "uid": over.pop("owner", f"uid-wf-{workflow}")}
                 ],
@@ -259,12 +266,16 @@ class Place:
     async def asked(self, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
         """A client of the app, once the cache has listed the cluster."""
         self.cache.start()
+        if self.has_page:
+            self.page.start(self.cache)
+            assert self.page.wait_synced(60)
         try:
             self.settle()
             self.app = self.make_app(**options)
             async with self.app.router.lifespan_context(self.app), self.client() as asking:
                 yield asking
         finally:
+            self.page.stop()
             self.cache.stop()
 
     def make_app(self, **options: Any) -> Starlette:

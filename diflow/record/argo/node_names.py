@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diflow.common.memo import same_text
+
 # Operators and literals of Argo's expression language (expr-lang) that are also valid task names.
 _WORDS = frozenset({"and", "contains", "else", "false", "if", "in", "let", "matches", "nil", "not", "or", "true"})
 # At most nine ASCII digits each: `\d` matches the digits of every script, and int() rejects very long texts.
@@ -80,12 +82,12 @@ def parse(job: str, name: str) -> NodeName | None:
         return None
     part = found.groupdict()
     return NodeName(
-        round=part["round"],
+        round=same_text(part["round"]),
         round_index=int(part["round_index"]),
         restart=int(part["restart"] or 0),
         is_attempt_of_round=part["restart"] is not None,
-        task=(part["task"] or "").removesuffix("-"),
-        member=part["member"] or "",
+        task=same_text((part["task"] or "").removesuffix("-")),
+        member=same_text(part["member"] or ""),
         index=int(part["index"] or 0),
         incarnation=int(part["incarnation"] or 0),
         counted=int(part["counted"] or 0),

@@ -18,9 +18,9 @@ from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import ACCESS_REVIEW, WORKFLOW, Kind
+from diflow.record.pod import PodRecord
 from diflow.server.api.cache import Cache, ServedJob
 from diflow.server.api.identity import KEPT, Identity, Kept, User, claims
-from diflow.server.api.reading import ServedPod
 from diflow.server.api.shared_calls import SharedCalls
 from diflow.server.http.errors import forbidden, from_diflow, gone, unauthorized, unavailable
 from diflow.server.http.pool import Pool
@@ -41,7 +41,7 @@ class Caller:
     """
 
     name: str
-    pod: ServedPod | None = None
+    pod: PodRecord | None = None
     is_foreign: bool = False
 
 
@@ -193,15 +193,15 @@ class Access:
         pod = self._cache.pod_at(address) if self._unproven_pods and address else None
         if pod is None:
             raise unauthorized("send a token: Authorization: Bearer ...")
-        view = self._cache.job(namespace, pod.job)
+        view = self._cache.job(namespace, pod.endpoint.job)
         if pod.namespace != namespace or view is None:
             raise forbidden()
         _check_round(view, pod, late=late)
         name = f"pod {namespace}/{pod.name}, by its address"
-        return Caller(name, pod) if pod.job == job else Caller(name, is_foreign=True)
+        return Caller(name, pod) if pod.endpoint.job == job else Caller(name, is_foreign=True)
 
 
-def _check_round(view: ServedJob, pod: ServedPod, *, late: bool) -> None:
+def _check_round(view: ServedJob, pod: PodRecord, *, late: bool) -> None:
     """Raises ApiError: 410 for a pod of an earlier round of its job (if it may not be `late`), 503 for a later round
     than the cache has, 403 for any other pod."""
     if view.had(pod):

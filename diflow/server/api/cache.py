@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.clock import SYSTEM, Clock
 from diflow.kube.api import Cluster, within
-from diflow.kube.kinds import POD, WORKFLOW, Kind
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Json, Key, Reflector, drop
 from diflow.kube.reflectors import Reflectors
 from diflow.record import untrusted
-from diflow.record.job import JobRecord
-from diflow.server.api.reading import ServedPod, address, read_pod, served_record_of
+from diflow.record.job import JobRecord, record_of
+from diflow.record.pod import PodRecord, serving_record_of
+from diflow.server.api.reading import address, served
 from diflow.server.http import envelope
 
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
@@ -40,8 +41,8 @@ class ServedJob:
     namespace: str
     name: str
     workflow: JobRecord
-    members: tuple[ServedPod | None, ...]
-    pods: tuple[ServedPod, ...]
+    members: tuple[PodRecord | None, ...]
+    pods: tuple[PodRecord, ...]
     """All pods of the current round, including those that are being replaced."""
     earlier: frozenset[tuple[str, str]] = frozenset()
     """(name, uid) of the job's earlier Workflows."""
@@ -54,7 +55,10 @@ class ServedJob:
     @cached_property
     def addresses(self) -> list[str]:
         """`podIP:port` by rank, "" where a pod has no address yet."""
-        return [address(pod.address, pod.port) if pod and pod.address else "" for pod in self.members]
+        return [
+            address(pod.endpoint.address, pod.endpoint.port) if pod and pod.endpoint.address else ""
+            for pod in self.members
+        ]
 
     @cached_property
     def replicas_answer(self) -> bytes:
@@ -64,10 +68,10 @@ class ServedJob:
     @cached_property
     def discover_answer(self) -> bytes | None:
         """The body of the response to /discover, None while a replica has no address: hundreds may wait for it."""
-        found = [pod.address if pod is not None else "" for pod in self.members]
+        found = [pod.endpoint.address if pod is not None else "" for pod in self.members]
         return envelope.bare(found) if found and all(found) else None
 
-    def rank_of(self, pod: ServedPod) -> int | None:
+    def rank_of(self, pod: PodRecord) -> int | None:
         """The rank over the whole job of a pod of the current round, None if its index is above the task's count."""
         first = 0
         for task, count in self.counts.items():
@@ -84,7 +88,7 @@ class ServedJob:
             rank -= count
         return ""
 
-    def has(self, pod: ServedPod) -> bool:
+    def has(self, pod: PodRecord) -> bool:
         """The pod belongs to this job's current round (and not to another Workflow of the same name)."""
         return (
             pod.namespace == self.namespace
@@ -94,17 +98,17 @@ class ServedJob:
             and bool(pod.round)
         )
 
-    def _has_modules(self, pod: ServedPod) -> bool:
+    def _has_modules(self, pod: PodRecord) -> bool:
         """Of a v1alpha1 job, whose rounds run side by side; the coordinator is in the first one."""
         return self.workflow.argo.modules is not None and pod.round != self.workflow.round
 
-    def _lives(self, pod: ServedPod) -> bool | None:
+    def _lives(self, pod: PodRecord) -> bool | None:
         """Whether the replica of this pod is wanted; None if the job has no such one yet."""
         known = self.workflow.argo.modules.replicas if self.workflow.argo.modules is not None else ()
         place = (pod.round, pod.task, pod.index)
         return next((not one.is_released for one in known if (one.round, one.module, one.index) == place), None)
 
-    def had(self, pod: ServedPod) -> bool:
+    def had(self, pod: PodRecord) -> bool:
         """The pod belongs to an earlier round of this job."""
         if pod.namespace != self.namespace:
             return False
@@ -115,34 +119,24 @@ class ServedJob:
         was, now = _rounds(pod, self.workflow)
         return 1 <= was < now
 
-    def will_have(self, pod: ServedPod) -> bool:
+    def will_have(self, pod: PodRecord) -> bool:
         """The pod's labels name a later round of this job than the cache has: pods and Workflows have separate watches,
         and that of Workflows may be behind."""
         if self._has_modules(pod) and self._lives(pod) is not None:
             return False
         was, now = _rounds(pod, self.workflow)
-        return pod.namespace == self.namespace and pod.job == self.name and was > now >= 1
+        return pod.namespace == self.namespace and pod.endpoint.job == self.name and was > now >= 1
 
 
-@dataclass(frozen=True, slots=True)
-class More:
-    """What the cache keeps for others. `workflow` and `pod` are called with each whole object and return its `more`;
-    objects of `kinds` are kept as their function trims them (`Cache.objects`). `fields`: field selectors by kind.
-
-    `late`: the Workflows of which `workflow` has returned what is out of date, and which it would look at again now.
-    `forget` is called with one of them that is gone.
-    """
-
-    workflow: Callable[[Json], Any] = lambda _: None
-    late: Callable[[], Iterable[Key]] = lambda: ()
-    forget: Callable[[Key], None] = lambda _: None
-    pod: Callable[[Json], Any] = lambda _: None
-    kinds: Mapping[Kind, Callable[[Json], Json | None]] = field(default_factory=dict)
-    fields: Mapping[Kind, str] = field(default_factory=dict)
+Beside = Callable[[Json, JobRecord | PodRecord], Any]
+"""Returns what to keep beside the record of an object, None for nothing. It is called with each whole object."""
 
 
 class Cache:
-    """The cache. `namespace` "" means all."""
+    """The cache. `namespace` "" means all.
+
+    What `beside` returns is kept with the records, for others (`workflows` and `pods`, under "beside").
+    """
 
     def __init__(
         self,
@@ -150,18 +144,17 @@ class Cache:
         *,
         namespace: str = "",
         stale_seconds: float,
-        more: More | None = None,
+        beside: Beside = lambda *_: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        self._cluster = cluster
         self._stale_seconds = stale_seconds
-        self._more = more or More()
+        self._beside = beside
         space = within(namespace)
         self._lock = threading.Lock()
         self._parts: dict[JobKey, dict[str, JobRecord]] = {}
         self._job_of: dict[Key, str] = {}
-        self._pods: dict[Key, dict[str, ServedPod]] = {}
-        self._by_address: dict[str, dict[Key, ServedPod]] = {}
+        self._pods: dict[Key, dict[str, PodRecord]] = {}
+        self._by_address: dict[str, dict[Key, PodRecord]] = {}
         self._views: dict[JobKey, ServedJob] = {}
         self._subscribers: tuple[Callable[[JobKey], None], ...] = ()
         trim, told = self._trim_workflow, self._workflow
@@ -171,19 +164,7 @@ class Cache:
         self.pods = Reflector(
             cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, clock=clock, **space
         )
-        self._others = {
-            kind: Reflector(
-                cluster,
-                kind,
-                trim=trim,
-                fields=self._more.fields.get(kind, ""),
-                clock=clock,
-                **(space if kind.namespaced else within("")),
-            )
-            for kind, trim in self._more.kinds.items()
-        }
-        self._jobs = Reflectors((self.workflows, self.pods))
-        self._all = Reflectors((self.workflows, self.pods, *self._others.values()))
+        self._all = Reflectors((self.workflows, self.pods))
 
     def start(self) -> None:
         """Start to list and watch, in threads of its own."""
@@ -194,7 +175,7 @@ class Cache:
         self._all.stop()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait until all kinds have been listed. False if one took longer than `timeout` seconds."""
+        """Wait until jobs and pods have been listed. False if one took longer than `timeout` seconds."""
         return self._all.wait_synced(timeout)
 
     # --- age ----------------------------------------------------------------------------------------------------------
@@ -214,7 +195,7 @@ class Cache:
 
     def trouble(self) -> str:
         """Why the cache cannot be used now, or "". For administrators, not for callers."""
-        return self._jobs.trouble(self._stale_seconds)
+        return self._all.trouble(self._stale_seconds)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -248,20 +229,16 @@ class Cache:
         views = (self.job(*key) for key in found)
         return [view for view in views if view is not None]
 
-    def pod(self, namespace: str, name: str) -> ServedPod | None:
+    def pod(self, namespace: str, name: str) -> PodRecord | None:
         """A pod of a job by its own name."""
         kept = self.pods.get(namespace, name)
         return kept["read"] if kept is not None else None
 
-    def pod_at(self, host: str) -> ServedPod | None:
+    def pod_at(self, host: str) -> PodRecord | None:
         """The pod with this address; None if there is none or several, or if it is the node's address (hostNetwork)."""
         with self._lock:
             found = list(self._by_address.get(host, {}).values())
-        return found[0] if len(found) == 1 and not found[0].on_host_network else None
-
-    def objects(self, kind: Kind) -> Mapping[Key, Json]:
-        """All cached objects of one of `More.kinds`."""
-        return self._others[kind].items()
+        return found[0] if len(found) == 1 and not found[0].endpoint.on_host_network else None
 
     def subscribe(self, on_change: Callable[[JobKey], None]) -> Callable[[], None]:
         """Call `on_change`, in a reflector's thread, when a job has changed. Returns the function that unsubscribes."""
@@ -276,22 +253,15 @@ class Cache:
         """Apply the Workflow in the response to a write, ahead of the watch."""
         self.workflows.apply_write(obj)
 
-    def look_again(self) -> None:
-        """Read the Workflows that are `late` once more. Raises DiflowError."""
-        for namespace, name in self._more.late():
-            found = self._cluster.find(WORKFLOW, name, namespace=namespace)
-            if found is None:
-                self._more.forget((namespace, name))
-            else:
-                self.workflows.apply_write(found, again=True)
-
     # --- indexing -----------------------------------------------------------------------------------------------------
 
     def _trim_workflow(self, obj: Json) -> Json:
-        return {"read": served_record_of(obj), "more": self._more.workflow(obj)}
+        read = record_of(obj)
+        return {"read": served(read, obj), "beside": self._beside(obj, read)}
 
     def _trim_pod(self, obj: Json) -> Json:
-        return {"read": read_pod(obj), "more": self._more.pod(obj)}
+        read = serving_record_of(obj)
+        return {"read": read, "beside": self._beside(obj, read)}
 
     def _workflow(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
         before, after = _read(old), _read(new)
@@ -322,11 +292,11 @@ class Cache:
                 home = (key[0], pod.workflow)
                 if pod is before:
                     drop(self._pods, home, key[1])
-                    drop(self._by_address, pod.address, key)
+                    drop(self._by_address, pod.endpoint.address, key)
                 else:
                     self._pods.setdefault(home, {})[key[1]] = pod
-                    if pod.address:
-                        self._by_address.setdefault(pod.address, {})[key] = pod
+                    if pod.endpoint.address:
+                        self._by_address.setdefault(pod.endpoint.address, {})[key] = pod
                 if home in self._job_of:
                     changed.add((key[0], self._job_of[home]))
             for job in changed:
@@ -351,8 +321,8 @@ class Cache:
             if pod.owner == workflow.identity.uid and pod.round == workflow.round
         ]
         # Of several pods of one replica, the newest that is not terminating.
-        best: dict[tuple[str, int], ServedPod] = {}
-        for pod in sorted(current, key=lambda p: (not p.is_ending, p.created, p.name)):
+        best: dict[tuple[str, int], PodRecord] = {}
+        for pod in sorted(current, key=lambda p: (not p.is_terminating, p.created, p.name)):
             best[pod.task, pod.index] = pod
         members = tuple(best.get((task, i)) for task, count in workflow.running.items() for i in range(count))
         before = (part.identity for part in parts.values() if part.chain.part < workflow.chain.part)
@@ -391,7 +361,7 @@ def _is_elsewhere(part: JobRecord, parts: Mapping[str, JobRecord]) -> bool:
     return before is not None and is_next and before.chain.continued_in != part.identity.name
 
 
-def _rounds(pod: ServedPod, workflow: JobRecord) -> tuple[int, int]:
+def _rounds(pod: PodRecord, workflow: JobRecord) -> tuple[int, int]:
     """(the pod's round, the job's current round); 0 for what is no number."""
     was, now = untrusted.whole(pod.round), untrusted.whole(workflow.round)
     return was if was is not None and pod.round == str(was) else 0, now or 0

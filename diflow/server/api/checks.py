@@ -15,11 +15,11 @@ from diflow.kube.api import Cluster
 from diflow.record import nodecheck, untrusted
 from diflow.record.job import JobRecord
 from diflow.record.nodecheck import FIGURES, UID_CHARACTERS, Entry, Judge, Record
+from diflow.record.pod import PodRecord
 from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.models import NodeCheckReport
 from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged
-from diflow.server.api.reading import ServedPod
 from diflow.server.http.errors import conflict
 from diflow.server.http.pool import Pool
 
@@ -67,7 +67,7 @@ class Checks:
         pace = Pace(between_seconds, _BACKOFF_SECONDS)
         self._batches = JobBatches(self._write, _merge, what="results of a node check", pace=pace, clock=clock)
 
-    def take(self, view: ServedJob, pod: ServedPod, rank: int, body: NodeCheckReport) -> Verdict:
+    def take(self, view: ServedJob, pod: PodRecord, rank: int, body: NodeCheckReport) -> Verdict:
         """Accept the result of a pod, and say whether its work may begin. Raises ApiError."""
         read, limits = view.workflow, view.workflow.spec.node_check
         if limits is None:
@@ -101,7 +101,7 @@ class Checks:
         faults = self._judge.faults(
             (view.namespace, view.name),
             record,
-            {rank: (pods[rank].task, pods[rank].node, pods[rank].uid) for rank in found},
+            {rank: (pods[rank].task, pods[rank].host, pods[rank].uid) for rank in found},
         )
         if faults and read.may_be_checked_again:
             return Verdict(False, f"is placed again without {nodecheck.summary(faults)}", len(found), wanted)

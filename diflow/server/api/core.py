@@ -31,7 +31,6 @@ from diflow.server.settings import ServerSettings
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
-_AGAIN_SECONDS: Final = 5.0
 _PROBE_SECONDS: Final = (1.0, 30.0)
 _RATED_REPLICAS: Final = 250  # a larger job may send more requests, in proportion
 
@@ -76,7 +75,7 @@ class Core:
                 why="DIFLOW_SERVER_UNPROVEN_PODS is set",
                 meaning="a pod is identified by its address alone, and may scale all jobs of its namespace",
             )
-        for work in (self._probe(), self._look_again(), self.reporter.listen(lambda: self.readiness()[0])):
+        for work in (self._probe(), self.reporter.listen(lambda: self.readiness()[0])):
             task = asyncio.ensure_future(work)
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -121,15 +120,6 @@ class Core:
             raise forbidden("reports about a job are taken from its own pods, and this one is of another job")
         check_not_over(view)
         return view, caller
-
-    async def _look_again(self) -> None:
-        """Bring up to date what the page shows of Workflows whose changes took too much time."""
-        while True:
-            await asyncio.sleep(_AGAIN_SECONDS)
-            try:
-                await asyncio.to_thread(self.cache.look_again)
-            except DiflowError as error:
-                log.debug("Workflows could not be read again", why=str(error))
 
     async def _probe(self) -> None:
         """Send a TokenReview until one succeeds: from then on the server is ready."""

@@ -252,7 +252,7 @@ def shape(view: ServedJob, read: JobRecord | None = None) -> Shape:
     """The job's current allocation, for `fold`."""
     read = read or view.workflow
     elastic = read.elastic
-    nodes = {pod.node for pod in view.members if pod is not None and pod.task == elastic and pod.node}
+    nodes = {pod.host for pod in view.members if pod is not None and pod.task == elastic and pod.host}
     return Shape(
         read.round, elastic, max(1, len(nodes)), read.running, read.spec.deadlines is not None, read.notes.pool
     )
@@ -261,7 +261,7 @@ def shape(view: ServedJob, read: JobRecord | None = None) -> Shape:
 def _due(view: ServedJob, deadlines: Deadlines) -> float:
     """When it has to be written of this job that a server listens."""
     found = signals.of(untrusted.mapping(view.workflow.texts.report or ""))
-    began = (untrusted.seconds(pod.created) for pod in view.members if pod is not None)
+    began = (pod.created for pod in view.members if pod is not None)
     return signals.next_write(found, deadlines, round_=view.workflow.round, began=began)
 
 

@@ -26,9 +26,9 @@ from diflow.common.errors import (
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.record import untrusted
+from diflow.record.pod import PodRecord
 from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
-from diflow.server.api.reading import ServedPod
 from diflow.server.http.errors import ApiError, conflict, from_diflow, unavailable
 from diflow.server.http.pool import Pool
 from diflow.shards.ledger import GRACE_SECONDS, MOST_BYTES, Answer, Ask, Ledger, Living
@@ -49,7 +49,7 @@ log = structlog.get_logger("diflow.server")
 @dataclass(slots=True, eq=False)
 class _Waiting:
     ask: Ask
-    pod: ServedPod
+    pod: PodRecord
     answered: asyncio.Future[Answer]
 
 
@@ -83,7 +83,7 @@ class Shards:
         pace = Pace(between_seconds)
         self.batches = JobBatches(self._serve, _merge, what="shards", pace=pace, clock=clock, most_kept=_MOST_JOBS)
 
-    async def ask(self, view: ServedJob, ask: Ask, pod: ServedPod) -> Answer:
+    async def ask(self, view: ServedJob, ask: Ask, pod: PodRecord) -> Answer:
         """Carry out a request of a pod, and return the answer when it is stored. Raises ApiError.
 
         A pod of an earlier round gets no more shards.

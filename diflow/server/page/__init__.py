@@ -3,16 +3,17 @@
 It is read-only, and shows what the viewer may list in the cluster. From outside to inside:
 
     mount      the page on the server: cache, identity and permissions
+    cache      what the page keeps beside the API's cache
     routes     tokens, cookies, entity tags and headers
     render     the page as HTML, from the templates in templates/; drawing: its pictures, as SVG
     board      the part of the cluster state that one viewer sees
-    facts      what the caches keep of a Workflow, a pod and a node
+    facts      what the caches keep for it of a Workflow, a pod and a node
 """
 
 from __future__ import annotations
 
 from diflow.server.page.board import CacheSnapshot, Permissions
-from diflow.server.page.facts import JobFacts, PodFacts, trim_node, trim_pod, trim_workflow
+from diflow.server.page.facts import JobFacts, PodFacts, job_facts, pod_facts, trim_node
 from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, VisitorOf, routes
 
@@ -24,8 +25,8 @@ __all__ = [
     "PodFacts",
     "Visitor",
     "VisitorOf",
+    "job_facts",
+    "pod_facts",
     "routes",
     "trim_node",
-    "trim_pod",
-    "trim_workflow",
 ]

@@ -298,10 +298,11 @@ def _by_job(
     out: dict[str, list[PodFacts]] = {}
     owned: dict[tuple[str, str], str] = {}
     for pod in pods:
-        uid = uids.get((pod.namespace, pod.workflow)) if pod.workflow else None
-        if uid is not None and pod.owner in ("", uid):
+        read = pod.record
+        uid = uids.get((read.namespace, read.workflow)) if read.task else None
+        if uid is not None and read.owner in ("", uid):
             out.setdefault(uid, []).append(pod)
-            owned[pod.namespace, pod.name] = uid
+            owned[read.namespace, read.name] = uid
     return out, owned
 
 
@@ -310,7 +311,7 @@ def _colours(jobs: Iterable[JobFacts], pods: Mapping[str, Sequence[PodFacts]]) -
     out: dict[str, int] = {}
     taken = [0] * COLOURS
     for job in sorted(jobs, key=lambda job: (job.submitted, job.key)):
-        if job.has_ended or not any(pod.node for pod in pods.get(job.uid, ())):
+        if job.has_ended or not any(pod.record.where for pod in pods.get(job.uid, ())):
             continue
         start = zlib.crc32(job.key.encode(errors="replace")) % COLOURS
         place = min(range(COLOURS), key=lambda step: (taken[(start + step) % COLOURS], step))
@@ -322,8 +323,8 @@ def _colours(jobs: Iterable[JobFacts], pods: Mapping[str, Sequence[PodFacts]]) -
 def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -> JobLine:
     nodes: dict[str, int] = {}
     for pod in pods:
-        if pod.node:
-            nodes[pod.node] = nodes.get(pod.node, 0) + 1
+        if node := pod.record.where:
+            nodes[node] = nodes.get(node, 0) + 1
     return JobLine(
         facts=job,
         colour=colours.get(job.uid, -1),
@@ -331,7 +332,7 @@ def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -
         granted=sum(task.granted for task in job.tasks),
         observed=sum(task.observed for task in job.tasks),
         nodes=tuple(sorted(nodes.items())),
-        trouble=next((f"{pod.task}-{pod.index}: {pod.waiting}" for pod in pods if pod.node and pod.waiting), ""),
+        trouble=next((f"{pod.replica}: {pod.waiting}" for pod in pods if pod.record.where and pod.waiting), ""),
     )
 
 
@@ -368,19 +369,19 @@ def _nodes(
 ) -> list[NodeLine]:
     there: dict[str, list[PodFacts]] = {}
     for pod in state.pods:
-        if pod.node:
-            there.setdefault(pod.node, []).append(pod)
+        if pod.record.where:
+            there.setdefault(pod.record.where, []).append(pod)
     out = []
     for node in sorted(state.nodes, key=lambda node: (node.is_ready, _natural(node.name))):
         by_uid: dict[str, list[PodFacts]] = {}
         for pod in there.get(node.name, ()):
-            by_uid.setdefault(owned.get((pod.namespace, pod.name), ""), []).append(pod)
+            by_uid.setdefault(owned.get((pod.record.namespace, pod.record.name), ""), []).append(pod)
         holders = [
             Holder(
                 key=jobs[uid].key if uid else "",
                 colour=colours.get(uid, -1),
                 replicas=len(pods),
-                request=quantities.total(dict(pod.request) for pod in pods),
+                request=quantities.total(pod.record.request for pod in pods),
             )
             for uid, pods in by_uid.items()
         ]
@@ -417,8 +418,12 @@ def _opened(
     if line is None:
         return None
     line = replace(line, facts=replace(line.facts, failures=_failures(line.facts, all_jobs)))
-    replicas = sorted(pods.get(line.facts.uid, ()), key=lambda pod: (pod.is_terminating, pod.task, pod.index, pod.name))
+    replicas = sorted(pods.get(line.facts.uid, ()), key=_place)
     return Opened(line, tuple(replicas[:REPLICAS_SHOWN]), len(replicas))
+
+
+def _place(pod: PodFacts) -> tuple[object, ...]:
+    return (pod.is_ending, pod.record.task, pod.record.index, pod.record.name)
 
 
 def _failures(job: JobFacts, all_jobs: Iterable[JobFacts]) -> tuple[FailureFacts, ...]:

@@ -12,17 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from diflow.common import keys, quantities
 from diflow.common.words import shortened
-from diflow.record import chain, reports
-from diflow.record.argo import node_names
-from diflow.record.argo.nodes import is_overfull, owner_of
+from diflow.record import chain, reports, untrusted
+from diflow.record.argo.nodes import is_overfull
 from diflow.record.argo.tree import Tree
-from diflow.record.job import JobRecord, record_of
+from diflow.record.job import JobRecord
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
 from diflow.record.node import NodeRecord, node_record_of
 from diflow.record.parameters import Decision
+from diflow.record.pod import PodRecord
 from diflow.record.ranges import asked
 from diflow.record.stage import Stage, is_planned, is_queued
 from diflow.record.status import status
@@ -135,36 +134,35 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod that has not ended. `workflow` is "" if it is no replica of a job, `node` "" if it has none yet."""
+    """A pod that has not ended, by its record. `waiting`: why it does not start, with advice, or ""."""
 
-    namespace: str
-    name: str
-    workflow: str
-    owner: str
-    task: str
-    index: int
-    round: str
-    node: str
-    phase: str
-    is_ready: bool
-    is_terminating: bool
-    waiting: str
-    created: float
-    request: tuple[tuple[str, int], ...]
+    record: PodRecord
+    is_ready: bool = False
+    waiting: str = ""
+
+    @property
+    def replica(self) -> str:
+        """Such as `worker-0`."""
+        return f"{self.record.task}-{self.record.index}"
+
+    @property
+    def is_ending(self) -> bool:
+        """It is being deleted, or stops by its deadline."""
+        return self.record.is_terminating or self.record.is_stopping
 
     @property
     def state(self) -> str:
         """For people: stopping, ready, starting, or the phase."""
-        if self.is_terminating:
+        if self.is_ending:
             return "stopping"
-        return "ready" if self.is_ready else "starting" if self.phase == "Running" else self.phase.lower()
+        phase = self.record.phase
+        return "ready" if self.is_ready else "starting" if phase == "Running" else phase.lower()
 
 
-def trim_workflow(obj: Object) -> JobFacts | None:
-    """What to keep of a Workflow; None if it is not diflow's."""
-    if not status.is_job(obj):
+def job_facts(obj: Object, state: JobRecord) -> JobFacts | None:
+    """What to keep of a Workflow, by its record; None if it is not diflow's."""
+    if not state.terms.is_job:
         return None
-    state = record_of(obj)
     try:
         return _job(obj, state)
     except Exception as error:
@@ -172,34 +170,14 @@ def trim_workflow(obj: Object) -> JobFacts | None:
         return _undescribed(obj, state, Stage.HELD, f"held: it cannot be read: {type(error).__name__}")
 
 
-def trim_pod(obj: Object) -> PodFacts | None:
+def pod_facts(obj: Object, record: PodRecord) -> PodFacts | None:
     """What to keep of a pod; None if it has ended."""
-    metadata, spec, state = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    phase = state.get("phase") or "Pending"
-    if phase in ("Succeeded", "Failed"):
+    if not record.is_live:
         return None
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    workflow = str(labels.get(keys.ARGO_WORKFLOW) or "") if labels.get(keys.OPERATOR) else ""
-    place = node_names.parse(workflow, annotations.get(keys.ARGO_NODE_NAME) or "") if workflow else None
-    gates = [str(gate.get("name") or "") for gate in spec.get("schedulingGates") or []]
-    pinned = (spec.get("nodeSelector") or {}).get("kubernetes.io/hostname") or ""
-    conditions = {c.get("type"): c.get("status") for c in state.get("conditions") or []}
-    return PodFacts(
-        namespace=str(metadata.get("namespace") or ""),
-        name=str(metadata.get("name") or ""),
-        workflow=workflow if place is not None and place.task else "",
-        owner=owner_of(obj),
-        task=place.task if place is not None else "",
-        index=place.index if place is not None else 0,
-        round=place.round if place is not None else "",
-        node=str(spec.get("nodeName") or ("" if gates else pinned)),
-        phase=str(phase),
-        is_ready=phase == "Running" and conditions.get("Ready") == "True",
-        is_terminating=bool(metadata.get("deletionTimestamp")) or (spec.get("activeDeadlineSeconds") or 2) <= 1,
-        waiting=_line(waiting_reason(obj)),
-        created=seconds(str(metadata.get("creationTimestamp") or "")),
-        request=tuple(sorted(quantities.of_pod(spec).items())),
-    )
+    found = untrusted.mappings(untrusted.sub(obj, "status").get("conditions"))
+    conditions = {one.get("type"): one.get("status") for one in found}
+    is_ready = record.phase == "Running" and conditions.get("Ready") == "True"
+    return PodFacts(record, is_ready, _line(waiting_reason(obj)))
 
 
 def trim_record(obj: Object) -> tuple[JobFacts, ...]:

@@ -1,14 +1,13 @@
 """Connects the page to the API's cache, identity and access.
 
-cache = Cache(..., more=mount.more())
-app = create_app(..., routes=mount.mounted)
+app = create_app(..., routes=partial(mount.mounted, page=page))
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -16,44 +15,28 @@ from typing import Any, Final
 from cachetools import TTLCache
 from starlette.routing import BaseRoute
 
-from diflow.common import keys
 from diflow.common.errors import UnavailableError
-from diflow.kube.kinds import CONFIG_MAP, NODE, Kind
-from diflow.kube.reflector import Key
-from diflow.server.api.cache import Cache, More
+from diflow.kube.kinds import NODE
+from diflow.server.api.cache import Cache
 from diflow.server.api.core import Core
 from diflow.server.api.identity import User
 from diflow.server.http.errors import ApiError
-from diflow.server.page.board import CacheSnapshot, Permissions
-from diflow.server.page.facts import trim_node, trim_pod, trim_record
+from diflow.server.page.board import Permissions
+from diflow.server.page.cache import PageCache
 from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, routes
-from diflow.server.page.sparing import Sparing
 
 _VISITORS_KEPT: Final = 1000
 _AT_ONCE: Final = 8  # concurrent reviews for one visitor: the pool has no more threads
 
 
-def more() -> More:
-    """What the cache keeps for the page, besides what the API needs."""
-    sparing = Sparing()
-    return More(
-        workflow=sparing,
-        late=sparing.late,
-        forget=sparing.forget,
-        pod=trim_pod,
-        kinds={NODE: lambda obj: {"read": trim_node(obj)}, CONFIG_MAP: lambda obj: {"read": trim_record(obj)}},
-        fields={CONFIG_MAP: f"metadata.name={keys.ENDED_JOBS}"},
-    )
-
-
-def mounted(core: Core, *, argo_url: str = "") -> list[BaseRoute]:
+def mounted(core: Core, *, page: PageCache, argo_url: str = "") -> list[BaseRoute]:
     """The page's routes, for `create_app`. `argo_url` is the address of the Argo UI, or ""."""
-    permissions = ViewerPermissions(core)
+    permissions = ViewerPermissions(core, page)
     return [
         *routes(
             visitor_of=permissions.visitor,
-            state=partial(_state, core.cache),
+            state=partial(page.snapshot, core.cache),
             freshness=partial(_freshness, core.cache),
             clock=core.clock,
             argo_url=argo_url,
@@ -74,8 +57,9 @@ class _Known:
 class ViewerPermissions:
     """Reviews what each visitor may list, and caches the answers as long as the API does."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, page: PageCache) -> None:
         self._core = core
+        self._page = page
         self._known: TTLCache[tuple[bytes, str], _Known] = TTLCache(
             _VISITORS_KEPT, core.settings.review_seconds, timer=core.clock.monotonic
         )
@@ -101,7 +85,8 @@ class ViewerPermissions:
             known.nodes = await may(namespace="", kind=NODE)
         if known.everywhere:
             return Permissions(None, known.nodes)
-        await self._review(known, _namespaces(self._core.cache) - known.visible - known.hidden, may)
+        names = {namespace for namespace, _ in self._core.cache.workflows.items()} | self._page.ended().keys()
+        await self._review(known, names - known.visible - known.hidden, may)
         return Permissions(frozenset(known.visible), known.nodes)
 
     async def _review(self, known: _Known, names: Iterable[str], may: Callable[..., Any]) -> None:
@@ -116,28 +101,6 @@ class ViewerPermissions:
         for error in done:
             if isinstance(error, BaseException) and not (isinstance(error, ApiError) and error.status == 429):
                 raise error
-
-
-def _namespaces(cache: Cache) -> set[str]:
-    return {namespace for namespace, _ in (*cache.workflows.items(), *_objects(cache, CONFIG_MAP))}
-
-
-def _objects(cache: Cache, kind: Kind) -> Mapping[Key, Any]:
-    """What the cache keeps of the objects of a kind; nothing if it does not keep that kind."""
-    try:
-        return {key: kept["read"] for key, kept in cache.objects(kind).items()}
-    except KeyError:
-        return {}
-
-
-def _state(cache: Cache) -> CacheSnapshot:
-    nodes = list(_objects(cache, NODE).values())
-    ended = {namespace: jobs for (namespace, _), jobs in _objects(cache, CONFIG_MAP).items()}
-    jobs = (kept["more"] for kept in cache.workflows.items().values())
-    pods = (kept["more"] for kept in cache.pods.items().values())
-    return CacheSnapshot(
-        [job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes, ended
-    )
 
 
 def _freshness(cache: Cache) -> Freshness:

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from diflow.common.clock import SYSTEM, Clock
 from diflow.kube.reflector import Key
-from diflow.server.page.facts import JobFacts, trim_workflow
+from diflow.record.job import JobRecord
+from diflow.server.page.facts import JobFacts, job_facts
 
 Object = Mapping[str, Any]
 
@@ -43,7 +44,7 @@ class Sparing:
 
     def __init__(
         self,
-        derive: Callable[[Object], JobFacts | None] = trim_workflow,
+        derive: Callable[[Object, JobRecord], JobFacts | None] = job_facts,
         *,
         clock: Clock = SYSTEM,
         processor: Callable[[], float] = time.thread_time,
@@ -54,17 +55,16 @@ class Sparing:
         self._kept: OrderedDict[Key, tuple[str, JobFacts | None]] = OrderedDict()
         self._late: OrderedDict[Key, None] = OrderedDict()
 
-    def __call__(self, obj: Object) -> JobFacts | None:
-        metadata = obj["metadata"]
-        key = str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
-        uid = str(metadata.get("uid") or "")
+    def __call__(self, obj: Object, record: JobRecord) -> JobFacts | None:
+        identity = record.identity
+        key, uid = (identity.namespace, identity.name), identity.uid
         with self._lock:
             before = self._kept.get(key)
             if before is not None and before[0] == uid and not self._may(key[0]) and len(self._late) < _MOST_LATE:
                 self._late[key] = None
                 return before[1]
         began = self._processor()
-        facts = self._derive(obj)
+        facts = self._derive(obj, record)
         took = self._processor() - began
         with self._lock:
             self._late.pop(key, None)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from diflow.common import keys
 from diflow.dijob.stored import StoredTask
-from diflow.kube.kinds import NODE, POD, WORKFLOW
+from diflow.kube.kinds import POD, WORKFLOW
+from diflow.record.job import JobRecord
+from diflow.record.pod import PodRecord, serving_record_of
 from diflow.record.ranges import elastic
-from diflow.server.api.cache import More
-from diflow.server.api.reading import read_pod, served_record_of
+from diflow.server.api.reading import served_record_of
 from diflow.workflows import render
 from tests.allocator.faults import eventually
 from tests.builders import job, task
@@ -135,24 +136,30 @@ def test_changes_are_told_by_job_until_one_leaves(started: Place) -> None:
 
 def test_others_may_have_more_kept() -> None:
     with serving() as api:
-        more = More(
-            workflow=lambda obj: obj["metadata"]["labels"][keys.PRIORITY],
-            pod=lambda obj: obj["spec"]["nodeName"],
-            kinds={NODE: lambda obj: {"name": obj["metadata"]["name"]}},
-        )
-        place = Place(api, more=more)
+
+        def beside(obj: Any, record: JobRecord | PodRecord) -> tuple[str, str]:
+            assert obj["metadata"]["name"] == record.identity.name
+            is_job = isinstance(record, JobRecord)
+            return record.name, obj["metadata"]["labels"][keys.PRIORITY] if is_job else obj["spec"]["nodeName"]
+
+        place = Place(api, beside=beside)
         place.running(mixed())
-        api.add(NODE, {"metadata": {"name": "node-1"}, "spec": {}})
         place.cache.start()
         try:
             place.settle()
             view = place.cache.job("default", "mixed")
             assert view is not None
-            assert [kept["more"] for kept in place.cache.workflows.items().values()] == ["normal"]
-            assert {kept["more"] for kept in place.cache.pods.items().values()} == {"node-1"}
-            assert [node["name"] for node in place.cache.objects(NODE).values()] == ["node-1"]
+            assert [kept["beside"] for kept in place.cache.workflows.items().values()] == [("mixed", "normal")]
+            assert {kept["beside"][1] for kept in place.cache.pods.items().values()} == {"node-1"}
         finally:
             place.cache.stop()
+
+
+def test_nothing_is_kept_beside_the_records_unless_it_is_asked_for(started: Place) -> None:
+    started.running(mixed())
+    begin(started)
+    kept = [*started.cache.workflows.items().values(), *started.cache.pods.items().values()]
+    assert [one["beside"] for one in kept] == [None] * 4
 
 
 def test_an_old_copy_says_why_it_is_no_good(started: Place) -> None:
@@ -225,7 +232,7 @@ def test_whatever_somebody_edits_into_a_workflow_it_can_be_read(
 
 
 @given(
-    labels=st.dictionaries(st.sampled_from([keys.JOB, keys.ROUND, keys.TASK_NAME]), st.text(max_size=5)),
+    labels=st.dictionaries(st.sampled_from([keys.JOB, keys.OPERATOR, keys.ARGO_WORKFLOW]), st.text(max_size=5)),
     rank=st.text(max_size=8) | st.just("1" * 5000),
     ports=st.lists(
         st.fixed_dictionaries({}, optional={"name": st.just("di-port"), "containerPort": ANYTHING}), max_size=3
@@ -236,20 +243,22 @@ def test_whatever_somebody_edits_into_a_workflow_it_can_be_read(
 def test_whatever_is_in_a_pod_it_can_be_read(
     labels: dict[str, str], rank: str, ports: list[dict[str, Any]], status: dict[str, Any]
 ) -> None:
-    pod = read_pod(
+    pod = serving_record_of(
         {
             "metadata": {
                 "namespace": "n",
                 "name": "p",
                 "uid": "u",
                 "labels": labels,
-                "annotations": {keys.TASK_RANK: rank},
+                "annotations": {
+                    keys.ARGO_NODE_NAME: f"{labels.get(keys.ARGO_WORKFLOW)}.round(0:1)(0).w(0:{rank})(0).w(0)"
+                },
             },
             "spec": {"containers": [{"name": "main", "ports": ports}]},
             "status": status,
         }
     )
-    assert 1 <= pod.port <= 100_000
+    assert 1 <= pod.endpoint.port <= 65_535
     assert pod.index >= -1
 
 

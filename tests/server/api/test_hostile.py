@@ -31,9 +31,9 @@ from diflow.server.api.scale_requests import ScaleRequest, step
 from diflow.server.api.v2alpha1 import checked, parse_id
 from diflow.server.http import strictjson
 from diflow.server.http.errors import ApiError
-from diflow.server.page.facts import trim_workflow
 from diflow.workflows import render
 from tests.builders import job, task
+from tests.server.page_scene import trim_workflow
 
 EXAMPLES = int(os.environ.get("DIFLOW_HOSTILE_EXAMPLES", "60"))
 BOUNDED = settings(

@@ -21,10 +21,10 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record.job import record_of
 from diflow.record.notes import KEYS_KEPT
 from diflow.server.api.queueing import WAITING
-from diflow.server.page.facts import trim_workflow
 from diflow.server.settings import ServerSettings
 from tests.builders import job, task
 from tests.kube.fakeapi import Answer, Request, status
+from tests.server.page_scene import trim_workflow
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, part_of, soon
 
 IDS = ("default.mixed", "default.mixed.1", "default%2Fmixed", "default/mixed")

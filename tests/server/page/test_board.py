@@ -28,7 +28,7 @@ from diflow.server.page.board import (
 from diflow.server.page.facts import MOST_RECORDED, FailureFacts, JobFacts, trim_record
 from diflow.server.page.render import content
 from diflow.server.page.texts import argo_link, rate
-from tests.server.page_scene import GPU, NOW, MadeJob, cluster_state, foreign_pod, made_node, scene, when
+from tests.server.page_scene import GPU, NOW, MadeJob, changed, cluster_state, foreign_pod, made_node, scene, when
 
 EVERYTHING = Permissions(None, nodes=True)
 
@@ -231,7 +231,7 @@ def test_pods_of_an_earlier_workflow_of_the_same_name_are_not_taken_for_the_jobs
 def test_an_opened_job_has_its_replicas_where_they_are_and_what_keeps_them() -> None:
     found = shown(scene(), job="audio/speech-asr")
     assert found.opened is not None
-    assert [(p.task, p.index, p.node, p.is_ready) for p in found.opened.replicas] == [
+    assert [(p.record.task, p.record.index, p.record.where, p.is_ready) for p in found.opened.replicas] == [
         ("worker", 0, "gpu-4", True), ("worker", 1, "gpu-4", False),
     ]  # fmt: skip
     page = html(scene(), job="audio/speech-asr")
@@ -277,7 +277,7 @@ def test_whatever_people_write_stays_text(text: str) -> None:
     ]  # fmt: skip
     hostile = CacheSnapshot(
         jobs,
-        [replace(pod, namespace=text, waiting=text, task=text) for pod in given.pods],
+        [changed(pod, namespace=text, waiting=text, task=text) for pod in given.pods],
         [replace(node, name=text + node.name) for node in given.nodes],
         all_pods=True,
     )

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from cluster.packages import require
 from diflow.server.page import CacheSnapshot, Freshness, render
-from tests.server.page_scene import NOW, MadeJob, cluster_state, made_node, scene
+from tests.server.page_scene import NOW, MadeJob, changed, cluster_state, made_node, scene
 from tests.server.page_serving import GOOD, NARROW, PATIENCE_SECONDS, Stage, on_a_socket
 
 PHONE = {"width": 360, "height": 740}
@@ -134,7 +134,7 @@ def test_a_phone_needs_no_scrolling_to_the_side_even_with_the_longest_names(
     stage.cluster = CacheSnapshot(
         [replace(j, name=f"{long}{i}", message="x" * 300, why="y" * 300, queue=long, tasks=tuple(
             replace(t, name=long) for t in j.tasks)) for i, j in enumerate(given.jobs)],
-        [replace(p, waiting="z" * 300, node=p.node and p.node + long) for p in given.pods],
+        [changed(p, waiting="z" * 300, host=long) for p in given.pods],
         [replace(n, name=n.name + long) for n in given.nodes],
     )  # fmt: skip
     page = open_page(f"?job=vision/{long}0", size={"width": width, "height": 700})
@@ -255,7 +255,7 @@ def test_hostile_text_is_only_text(open_page: Opener, stage: Stage) -> None:
     given = scene()
     jobs = [replace(j, name=bad + str(i), namespace=bad, queue=bad, message=bad, why=bad, priority=bad, tasks=tuple(
         replace(t, name=bad) for t in j.tasks)) for i, j in enumerate(given.jobs)]  # fmt: skip
-    pods = [replace(p, waiting=bad, name=bad) for p in given.pods]
+    pods = [changed(p, waiting=bad, name=bad) for p in given.pods]
     stage.cluster = CacheSnapshot(jobs, pods, [replace(n, name=bad + n.name) for n in given.nodes])
     page = open_page()
     assert len(rows(page)) == 10
@@ -363,9 +363,14 @@ def test_a_thousand_jobs_on_two_hundred_nodes_stay_usable(open_page: Opener, sta
     job, pod, node = one.jobs[0], one.pods[0], one.nodes[0]
     ids = range(1000)
     many = [replace(job, name=f"job-{i:04}", workflow=f"job-{i:04}", uid=f"u-{i}", submitted=NOW + i) for i in ids]
+    read = pod.record
+    pods = [
+        replace(changed(pod, waiting="", name=f"p-{i}").record, job=f"{read.namespace}/job-{i:04}", owner=f"u-{i}")
+        for i in ids
+    ]
     stage.cluster = CacheSnapshot(
         [replace(one, link={"metadata": {"name": one.name}}) for one in many],
-        [replace(pod, name=f"p-{i}", workflow=f"job-{i:04}", owner=f"u-{i}", node=f"n-{i % 200}") for i in ids],
+        [replace(pod, record=replace(one, host=f"n-{i % 200}")) for i, one in enumerate(pods)],
         [replace(node, name=f"n-{i}") for i in range(200)],
     )
     page = open_page()

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from diflow.common import keys, quantities, words
+from diflow.record.pod import serving_record_of
 from diflow.record.reports import speed
 from diflow.record.status import status
-from diflow.server.page.facts import JobFacts, trim_node, trim_pod, trim_workflow
-from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, when
+from diflow.server.page.facts import JobFacts, pod_facts, trim_node
+from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, trim_workflow, when
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "data" / "recordings").glob("*.json"))
 
@@ -202,21 +203,22 @@ def test_the_speed_is_what_the_job_says_or_what_its_ranks_say_together() -> None
 def test_a_pod_has_its_replica_its_node_and_what_it_asks_for() -> None:
     job = MadeJob("a", {"w": 2}, cpu="1500m", memory="2Gi", gpus=2)
     job.pod("w", 1, made=9, ready=8, node="gpu-1").pod("w", 0, made=9)
-    placed, gated = (trim_pod(pod) for pod in job.pods)
+    placed, gated = (pod_facts(pod, serving_record_of(pod)) for pod in job.pods)
     assert placed is not None
-    assert (placed.workflow, placed.task, placed.index, placed.node, placed.is_ready) == ("a", "w", 1, "gpu-1", True)
-    assert dict(placed.request) == {"cpu": 1500, "memory": 2048, GPU: 2, "pods": 1}
+    assert (placed.record.workflow, placed.replica, placed.record.where, placed.is_ready) == ("a", "w-1", "gpu-1", True)
+    assert placed.record.request == {"cpu": 1500, "memory": 2048, GPU: 2, "pods": 1}
     assert gated is not None
-    assert (gated.node, gated.is_ready) == ("", False)
+    assert (gated.record.where, gated.is_ready) == ("", False)
     assert "admitted" in gated.waiting
 
 
 def test_a_pod_that_has_ended_holds_nothing_and_a_foreign_one_is_no_replica() -> None:
     pod = foreign_pod("x", "gpu-1")
-    kept = trim_pod(pod)
+    kept = pod_facts(pod, serving_record_of(pod))
     assert kept is not None
-    assert kept.workflow == ""
-    assert trim_pod({**pod, "status": {"phase": "Succeeded"}}) is None
+    assert (kept.record.workflow, kept.record.task) == ("", "")
+    ended = {**pod, "status": {"phase": "Succeeded"}}
+    assert pod_facts(ended, serving_record_of(ended)) is None
 
 
 def test_a_node_tells_whether_it_is_ready_and_since_when_it_is_not() -> None:

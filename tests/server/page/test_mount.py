@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import httpx
 import pytest
@@ -25,7 +26,7 @@ OWN = {"sec-fetch-site": "same-origin"}
 def place() -> Iterator[Place]:
     """Two jobs in two namespaces and a node, and a server that keeps what the page needs. `admin` may list nodes."""
     with serving() as api:
-        made = Place(api, more=mount.more())
+        made = Place(api, has_page=True)
 
         def nodes(request: Request) -> Answer | None:
             spec = (request.body or {}).get("spec") or {} if request.path.endswith("/subjectaccessreviews") else {}
@@ -42,7 +43,7 @@ def place() -> Iterator[Place]:
 
 
 def pages(place: Place) -> AbstractAsyncContextManager[httpx.AsyncClient]:
-    return place.asked(routes=mount.mounted)
+    return place.asked(routes=partial(mount.mounted, page=place.page))
 
 
 async def shown(client: httpx.AsyncClient, token: str) -> str:
@@ -80,7 +81,7 @@ async def test_ended_jobs_are_seen_in_namespaces_without_any_workflow(place: Pla
     maria = place.authority.person("maria", ("list", "past", "*"))
     nobody = place.authority.person("nobody", ("list", "default", "*"))
     async with pages(place) as client:
-        eventually(lambda: len(place.cache.objects(CONFIG_MAP)) == 1, "the record is seen")
+        eventually(lambda: len(place.page.ended()) == 1, "the record is seen")
         assert "over-long-ago" in await shown(client, maria)
         assert "over-long-ago" not in await shown(client, nobody)
 
