@@ -9,21 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
+from diflow.common.levels import MOST_CHARACTERS, MOST_LEVELS, is_deep
 from diflow.common.words import shortened
 
 T = TypeVar("T")
 Other = TypeVar("Other")
 
-MOST_CHARACTERS: Final = 1_048_576
-"""Of one text. etcd limits a whole object to 1.5 MiB, so no valid text is longer."""
-MOST_LEVELS: Final = 64
-"""Of nested lists and mappings: code that reads or serialises a value recurses as deep, and a thread's stack in C may
-be too small for what Python allows."""
 _LONGEST_WHY: Final = 200
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
@@ -39,8 +34,6 @@ _WORDS: Final = {
     "object": "a mapping",
     "str": "text",
 }
-_LEVEL_OF: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS: Final = bytes(set(range(256)) - _LEVEL_OF.keys())
 _AT: Final = re.compile(r"(?s)(.*?)(?: - at `\$\.?([^`]*)`)?\Z")
 
 
@@ -86,17 +79,6 @@ def reader(kind: Any, *, most_characters: int = MOST_CHARACTERS) -> Callable[[An
             raise NotOfTypeError(shortened(str(error), _LONGEST_WHY), is_json=False) from None
 
     return read
-
-
-def is_deep(text: str | bytes) -> bool:
-    """Whether a JSON text has more than MOST_LEVELS levels of lists and mappings; known before it is decoded."""
-    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
-        return False
-    # Without escapes each second part between quotes is outside of the strings. No text has a backslash elsewhere.
-    outside = b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
-    steps = map(_LEVEL_OF.__getitem__, outside.translate(None, _NO_BRACKETS))
-    return max(accumulate(steps), default=0) > MOST_LEVELS
 
 
 def parsed(read: Callable[[Any], T], text: Any, otherwise: Other) -> T | Other:

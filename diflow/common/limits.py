@@ -154,3 +154,9 @@ MOST_FILE_VALUES: Final = 100_000
 MOST_FILE_DEPTH: Final = 64
 """Nested lists and mappings in a file. The deepest field of a pod template is at level 16; the YAML library recurses in
 C, and 100,000 levels would crash the process."""
+
+# Of a node check.
+MOST_PEERS: Final = 16
+"""Peers of one replica in its list of those that it has not met, as many as it meets in a large gang."""
+LONGEST_FAILURE: Final = 200
+"""Characters of what a check of a node has found wrong."""

@@ -19,10 +19,10 @@ from diflow.client.place import Place, find
 from diflow.client.wire import GoneError, Wire
 from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import DiflowError, InvalidError, NotFoundError, UnauthorizedError
+from diflow.common.limits import LONGEST_FAILURE, MOST_PEERS
 from diflow.inpod import accelerator, measures
 from diflow.inpod.measures import Outcome
 from diflow.inpod.meetings import PORT, Meetings
-from diflow.record.nodecheck import LONGEST_FAILURE, MOST_PEERS
 
 DEFAULT_SECONDS: Final = 120.0
 _LONGEST_SECONDS: Final = 3600.0

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from diflow.common.clock import SYSTEM, Clock
-from diflow.record.nodecheck import MOST_PEERS
+from diflow.common.limits import MOST_PEERS
 
 PORT: Final = 29511
 MESSAGES: Final = 20

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from diflow.common.limits import MOST_REPLICAS
+from diflow.common.limits import LONGEST_FAILURE, MOST_PEERS, MOST_REPLICAS
 from diflow.common.memo import MIB, remembered
 from diflow.record import untrusted
 from diflow.record.exclusions import Exclusion, Exclusions
@@ -37,11 +37,8 @@ BETWEEN_PEERS: Final = frozenset({"latency", "transfer", "allreduce"})
 SLOW: Final = 2.0
 """A node is slow above this multiple of the median of the other nodes."""
 UID_CHARACTERS: Final = 8
-MOST_PEERS: Final = 16
-"""Peers of one replica in its list of those that it has not met, as many as it meets in a large gang."""
 MOST_FAILED: Final = 64
 """Texts of failures in one record."""
-LONGEST_FAILURE: Final = 200
 LONGEST: Final = 96 * 1024
 """Bytes of the record: 2,000 replicas with all figures take about 90 kB. Annotations have 256 KiB together."""
 PARTIAL_SHARE: Final = 0.75

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeGuard
 
-from diflow.common.jsontext import MOST_CHARACTERS, is_deep
+from diflow.common.levels import MOST_CHARACTERS, is_deep
 
 FEW: Final = 1_000
 """Lists and mappings, with brackets in texts, of a record that has a few dozen."""

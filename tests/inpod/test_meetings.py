@@ -10,10 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from diflow.common.limits import MOST_REPLICAS
+from diflow.common.limits import MOST_PEERS, MOST_REPLICAS
 from diflow.inpod import meetings
 from diflow.inpod.meetings import Meetings, peers
-from diflow.record.nodecheck import MOST_PEERS
 
 
 def free_ports(count: int) -> list[int]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diflow.common import limits
 from diflow.common.limits import MOST_REPLICAS
 from diflow.record import nodecheck
 from diflow.record.exclusions import Exclusions
@@ -212,7 +213,7 @@ def test_entries_that_are_none_are_left_out() -> None:
     assert set(record.entries) == {0}
     assert record.entries[0].figures == {"product": 1}
     assert record.entries[0].failed.isprintable()
-    assert len(record.entries[0].failed) <= nodecheck.LONGEST_FAILURE
+    assert len(record.entries[0].failed) <= limits.LONGEST_FAILURE
     assert record.entries[0].unmet == ()
 
 

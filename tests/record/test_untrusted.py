@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from diflow.allocator.watch import records
 from diflow.common import keys
-from diflow.common.jsontext import MOST_LEVELS, NotOfTypeError, reader
+from diflow.common.jsontext import NotOfTypeError, reader
+from diflow.common.levels import MOST_LEVELS
 from diflow.dijob.model import Health, NodeCheck
 from diflow.record import chain, untrusted
 from diflow.record.argo import node_names

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from diflow.common.limits import MOST_REPLICAS
-from diflow.record.nodecheck import LONGEST_FAILURE, MOST_PEERS
+from diflow.common.limits import LONGEST_FAILURE, MOST_PEERS, MOST_REPLICAS
 from diflow.server.http.errors import Fault
 from diflow.shards.dataset import MOST_EPOCHS, MOST_SAMPLES, MOST_SEED, MOST_UNITS
 from diflow.shards.ledger import MOST_WANTED
