@@ -292,6 +292,11 @@ class StoredJob:
     ditask: str | None
     spec: StoredSpec
 
+    @property
+    def trimmed(self) -> StoredJob:
+        """Its spec alone, without templates, for those that keep thousands of jobs."""
+        return StoredJob("", None, None, self.spec.without_templates) if self.spec.tasks else NOTHING
+
 
 NOTHING: Final = StoredJob("", None, None, StoredSpec(()))
 """Of a Workflow whose job cannot be read."""

@@ -17,7 +17,7 @@ from diflow.jobs.scale_requests import check_hostnames, check_scalable, scaled
 from diflow.kube.api import Cluster
 from diflow.record.job import record_of
 from diflow.record.notes import Notes
-from diflow.record.ranges import Asked, Bounds, asked
+from diflow.record.ranges import Bounds, Range, asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Scaled:
     """
 
     task: str
-    before: Asked
-    after: Asked
+    before: Range
+    after: Range
     outdated: tuple[str, ...] = ()
 
 

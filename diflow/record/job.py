@@ -31,8 +31,7 @@ from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
 from diflow.record.nodecheck import Record, moves
 from diflow.record.parameters import Asked, Decision, Object, Pairs
 from diflow.record.patches import STOP, TERMINATE
-from diflow.record.ranges import Asked as Range
-from diflow.record.ranges import asked, elastic
+from diflow.record.ranges import Range, asked, elastic
 from diflow.record.stage import Stage, has_places, stage_of
 
 STOPS: Final = (STOP, TERMINATE)

@@ -60,6 +60,11 @@ class Decision:
         """Something is decided."""
         return bool(self.why)
 
+    @property
+    def change(self) -> Decision:
+        """The decision; an empty one if it was to keep what there was."""
+        return self if self.action != "keep" else _UNDECIDED
+
 
 _UNDECIDED: Final = Decision()
 

@@ -16,6 +16,9 @@ STOP: Final = "Stop"
 """`spec.shutdown` of a Workflow that is to end; its pods get SIGTERM and their grace period."""
 TERMINATE: Final = "Terminate"
 """That of one that is to end as `argo terminate` has it."""
+UNLABELLED: Final[Mapping[str, None]] = {keys.INSTANCE: None, keys.ADMITTED: None}
+"""Labels without those of a gang that waits. Argo ends no Workflow that is hidden from it. A gang that waits is read as
+a whole without its label, as its metadata do not show that it is being stopped."""
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -29,9 +32,8 @@ def stopping(how: str = STOP) -> dict[str, Any]:
 
 
 def stop(how: str = STOP) -> dict[str, Any]:
-    """A patch that ends a job. Argo ends no Workflow that is hidden from it. A gang that waits is read as a whole
-    without its label, as its metadata do not show that it is being stopped."""
-    return {"metadata": {"labels": {keys.INSTANCE: None, keys.ADMITTED: None}}, "spec": stopping(how)}
+    """A patch that ends a job, one that waits too."""
+    return {"metadata": {"labels": dict(UNLABELLED)}, "spec": stopping(how)}
 
 
 def live(

@@ -16,7 +16,7 @@ Bounds = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Range:
     """The request for one task: `low`..`high` replicas, and the number `desired`."""
 
     task: str
@@ -44,7 +44,7 @@ def submitted_range(job: StoredSpec, index: int, *, scaling: bool) -> tuple[int,
     return (task.node_unit or 1 if index == len(job.tasks) - 1 else task.replicas), task.replicas
 
 
-def asked(job: StoredSpec, index: int, *, desired: Mapping[str, int], bounds: Bounds) -> Asked:
+def asked(job: StoredSpec, index: int, *, desired: Mapping[str, int], bounds: Bounds) -> Range:
     """The present request for one task."""
     task = job.tasks[index]
     low, high = bounds.get(task.name) or submitted_range(job, index, scaling=scales(job, bounds))
@@ -57,7 +57,7 @@ def asked(job: StoredSpec, index: int, *, desired: Mapping[str, int], bounds: Bo
     if unit > 1:  # a number in the Workflow may be none of its multiples
         high, number = max(unit, high - high % unit), max(unit, number - number % unit)
         low = min(high, -(-low // unit) * unit)
-    return Asked(task.name, low, high, number)
+    return Range(task.name, low, high, number)
 
 
 def elastic(tasks: Sequence[StoredTask], *, bounds: Mapping[str, tuple[int, int]]) -> str:
@@ -65,10 +65,11 @@ def elastic(tasks: Sequence[StoredTask], *, bounds: Mapping[str, tuple[int, int]
 
     The policies resize the same task.
     """
-    elastic_tasks = (task.name for task in tasks if _is_elastic(task, bounds))
+    elastic_tasks = (task.name for task in tasks if is_elastic(task, bounds))
     return next(elastic_tasks, tasks[-1].name if tasks else "")
 
 
-def _is_elastic(task: StoredTask, bounds: Mapping[str, tuple[int, int]]) -> bool:
+def is_elastic(task: StoredTask, bounds: Bounds) -> bool:
+    """Whether the minimum of a task is below its maximum."""
     low, high = bounds.get(task.name) or (task.min_replicas or task.replicas, task.most)
     return low < high

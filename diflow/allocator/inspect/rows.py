@@ -289,20 +289,15 @@ def _job(job: Job, share: float, left_out: str, is_open: Mapping[str, bool]) -> 
         speed=reports.speed(read.texts.profilings) if read.texts.profilings else None,
         state=state,
         why=why,
-        decided=_decided(read.notes.decision).time if is_planned(stage, has_places=granted > 0) else "",
+        decided=read.notes.decision.change.time if is_planned(stage, has_places=granted > 0) else "",
         created=job.created_seconds,
         nodes=_places(job),
     )
 
 
-def _decided(decision: Decision) -> Decision:
-    """The last decision; an empty one if that was to keep what there was."""
-    return decision if decision.action != "keep" else Decision()
-
-
 def _why_so_many(decision: Decision, *, runs: bool, unplaced: int) -> str:
     """Why an admitted job has its replicas, from the last decision."""
-    why = _decided(decision).why
+    why = decision.change.why
     if why.startswith(STARTS) and (runs or unplaced):
         why = ""
     return why or ("its first place was taken back" if unplaced else "")

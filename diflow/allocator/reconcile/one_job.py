@@ -37,14 +37,14 @@ from diflow.jobs.retry import QUIET_SECONDS
 from diflow.record import untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.job import JobRecord
-from diflow.record.patches import live
+from diflow.record.patches import UNLABELLED, live
 from diflow.record.pod import PodRecord
 from diflow.record.roster import roster
 
 _SKEW_SECONDS = 300.0
 """By which the clock of the API server may be ahead of that of this process."""
-_STOPPING: Final[Mapping[str, Any]] = {"labels": {keys.INSTANCE: None, keys.ADMITTED: None}, "spec": {"suspend": None}}
-"""What Argo needs to end a job that waits (`record.patches.stop`)."""
+_STOPPING: Final[Mapping[str, Any]] = {"labels": UNLABELLED, "spec": {"suspend": None}}
+"""What Argo needs to end a job that waits and that somebody has stopped."""
 # A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
 _SHOWN_SECONDS = 30.0
 
@@ -231,9 +231,8 @@ def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
 
 def _give_up(read: JobRecord, now: float) -> Write:
     why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.spec.backoff_limit}"
-    if (
-        read.restarts <= read.spec.backoff_limit
-    ):  # of a job that restarts as a whole: this is the failure after the last one
+    if read.restarts <= read.spec.backoff_limit:
+        # Of a job that restarts as a whole: this is the failure after the last one.
         why = after_the_last_restart(failing.verdict(read), read)
     return stop(read, why, now=now)
 

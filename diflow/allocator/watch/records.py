@@ -19,7 +19,7 @@ from diflow.dijob.conditions import read_where
 from diflow.dijob.pods import MONITOR_RESOURCES, read_template, work_container
 from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
-from diflow.dijob.stored import NOTHING, StoredJob, StoredTask
+from diflow.dijob.stored import NOTHING, StoredTask
 from diflow.record import untrusted
 from diflow.record.argo.nodes import nodes
 from diflow.record.identity import Identity
@@ -29,6 +29,7 @@ from diflow.record.namespace import applications
 from diflow.record.node import node_record_of
 from diflow.record.nodecheck import Record
 from diflow.record.pod import pod_record_of, shared
+from diflow.record.ranges import is_elastic
 from diflow.record.status import messages
 
 Json = dict[str, Any]
@@ -107,7 +108,7 @@ def planning_record_of(obj: Mapping[str, Any]) -> JobRecord:
     return replace(
         with_tree(found, known, is_offloaded=is_offloaded),
         # What the roles are made of is not kept.
-        submitted=StoredJob("", None, None, spec.without_templates),
+        submitted=found.submitted.trimmed,
         notes=found.notes
         if spec.node_check is None
         else replace(found.notes, checks=Record.parse(found.texts.check_text)),
@@ -123,8 +124,7 @@ def planning_record_of(obj: Mapping[str, Any]) -> JobRecord:
 def application_of(record: JobRecord) -> str:
     """The application of a job: by its annotation, or by the image and the command of its elastic task."""
     tasks = record.spec.tasks
-    elastic = (task for task in tasks if (task.min_replicas or task.replicas) < task.most)
-    containers = next(elastic, tasks[0]).pod["containers"]
+    containers = next((task for task in tasks if is_elastic(task, {})), tasks[0]).pod["containers"]
     main = containers[work_container(containers)]
     return record.texts.application or applications.name_of(
         namespace=record.identity.namespace, image=main.get("image") or "", command=main.get("command") or ()

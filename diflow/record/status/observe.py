@@ -211,7 +211,7 @@ def observe_state(state: JobRecord, workflow: Object, pods: Sequence[Object] = (
     attempts = _attempts(state, found, pods, gated=fields["gated"])
     fields |= _Fields(
         tasks=tuple(dict.fromkeys((*fields["tasks"], *(attempt.task for attempt in attempts)))),
-        running={task.name: state.live.running(task.name) for task in state.spec.tasks},
+        running=state.running,
         initial={task.name: task.replicas for task in state.spec.tasks},
         attempts=attempts,
         restarts=tree.restarts + state.notes.restarts_before,

@@ -36,6 +36,7 @@ from diflow.record.status.timeline import PHASES, Phase, history
 
 __all__ = [
     "ENDED",
+    "ENDS",
     "HEALTHY",
     "PHASES",
     "Condition",
@@ -53,7 +54,8 @@ ENDED: Final[frozenset[str]] = frozenset({"Succeeded", "Failed"})
 HEALTHY: Final = "Healthy"
 """The type of the condition that says what the job's `health` has found."""
 
-_ENDS: Final[Mapping[str, Phase]] = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
+ENDS: Final[Mapping[str, Phase]] = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
+"""The phase of a job whose Workflow has ended, by Argo's phase."""
 _PASSED: Final[Mapping[Phase, str]] = {
     "Pending": "the job was submitted",
     "Starting": "the replicas were created",
@@ -166,7 +168,7 @@ def derive(workflow: Object, pods: Sequence[Object] = ()) -> JobStatus:
 def _unreadable(workflow: Object, seen: Observation) -> JobStatus:
     """The status of a job whose Workflow is unreadable: Argo's phase, and the problem."""
     argo = untrusted.sub(workflow, "status")
-    phase = _ENDS.get(untrusted.string(argo.get("phase"))) or "Unknown"
+    phase = ENDS.get(untrusted.string(argo.get("phase"))) or "Unknown"
     created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
     finished = untrusted.time(argo.get("finishedAt"))
     return JobStatus(
@@ -188,7 +190,7 @@ def derive_ended(workflow: Object) -> JobStatus | None:
     Argo writes the outcome into labels when a Workflow ends. They do not have the number of restarts.
     """
     labels = untrusted.sub(workflow, "metadata", "labels")
-    phase = _ENDS.get(untrusted.string(labels.get(keys.ARGO_PHASE)))
+    phase = ENDS.get(untrusted.string(labels.get(keys.ARGO_PHASE)))
     if chain.continued_in(workflow):
         phase = phase and "Failed"
     if phase is None or labels.get(keys.ARGO_COMPLETED) != "true":
@@ -237,7 +239,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
     argo = untrusted.sub(workflow, "status")
     latest = seen.latest()
     steps = history(seen, created=untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp")))
-    ended = _ENDS.get(untrusted.string(argo.get("phase")))
+    ended = ENDS.get(untrusted.string(argo.get("phase")))
     if ended and seen.is_left:
         ended = "Failed"  # while the next part exists, readers see that one instead
     if ended:

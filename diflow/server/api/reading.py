@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from diflow.dijob.stored import NOTHING, StoredJob
 from diflow.record import modules
 from diflow.record.job import JobRecord, Notes, Texts, record_of
 
@@ -22,15 +21,14 @@ def served_record_of(obj: Mapping[str, Any]) -> JobRecord:
 def served(found: JobRecord, obj: Mapping[str, Any]) -> JobRecord:
     """The record of this Workflow with its modules, and without what the server does not need."""
     known = modules.read(obj)
-    spec = found.spec
     return replace(
         found,
-        submitted=StoredJob("", None, None, spec.without_templates) if spec.tasks else NOTHING,
+        submitted=found.submitted.trimmed,
         wishes=replace(found.wishes, desired={}, requests=()),
         notes=Notes(excluded=found.notes.excluded, pool=found.notes.pool),
         argo=found.argo if known is None else replace(found.argo, modules=known),
         texts=Texts(
-            check_text=found.texts.check_text if spec.node_check is not None else "",
+            check_text=found.texts.check_text if found.spec.node_check is not None else "",
             report=found.texts.report,
             report_at=found.texts.report_at,
         ),

@@ -22,7 +22,6 @@ from diflow.record.namespace.ended import EndedJob
 from diflow.record.node import NodeRecord, node_record_of
 from diflow.record.parameters import Decision
 from diflow.record.pod import PodRecord
-from diflow.record.ranges import asked
 from diflow.record.stage import Stage, is_planned, is_queued
 from diflow.record.status import status
 from diflow.record.status.followed import failures
@@ -231,8 +230,7 @@ def _job(obj: Object, state: JobRecord) -> JobFacts:
     if state.problem:
         return known
     at = state.notes.allocation
-    decision = state.notes.decision if is_planned(seen.stage, has_places=seen.has_places) else Decision()
-    decision = decision if decision.action != "keep" else Decision()
+    decision = state.notes.decision.change if is_planned(seen.stage, has_places=seen.has_places) else Decision()
     past = history(
         seen.attempts,
         seen.tasks,
@@ -273,7 +271,7 @@ def _tasks(state: JobRecord, seen: Observation, now: JobStatus) -> tuple[TaskFac
     ready = Counter(key[0] for key, attempt in seen.latest().items() if attempt.is_ready and key in wanted_now)
     out = []
     for index, name in enumerate(seen.tasks):
-        found = asked(state.spec, index, desired=state.wishes.desired, bounds=state.wishes.bounds)
+        found = state.range_of(index)
         out.append(
             TaskFacts(
                 name,
@@ -288,9 +286,8 @@ def _tasks(state: JobRecord, seen: Observation, now: JobStatus) -> tuple[TaskFac
 
 
 def _undescribed(obj: Object, state: JobRecord, stage: Stage, message: str) -> JobFacts:
-    ends = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
     stage = Stage.ENDED if state.has_ended else stage
-    return replace(_known(obj, state), phase=ends.get(state.argo.phase, "Unknown"), message=message, stage=stage)
+    return replace(_known(obj, state), phase=status.ENDS.get(state.argo.phase, "Unknown"), message=message, stage=stage)
 
 
 def _known(obj: Object, state: JobRecord) -> JobFacts:
