@@ -19,7 +19,7 @@ from diflow.record.pod import PodRecord
 from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.models import NodeCheckReport
-from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged
+from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged, patch
 from diflow.server.http.errors import conflict
 from diflow.server.http.pool import Pool
 
@@ -138,8 +138,7 @@ def _stored(workflow: dict[str, Any]) -> Any:
 def _change(read: JobRecord, text: str, *, is_ours: bool) -> list[dict[str, Any]]:
     """The patch that replaces the results as they were read. `is_ours`: the annotation still has the value that was
     read."""
-    tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.identity.uid}]
-    if is_ours and can_be_tested(read.texts.check_text):
-        # null is only equal to what is not there: the cache may not have the first write yet.
-        tests.append({"op": "test", "path": _PLACE, "value": read.texts.check_text or None})
-    return [*tests, {"op": "add", "path": _PLACE, "value": text}]
+    if not (is_ours and can_be_tested(read.texts.check_text)):
+        return patch(read, _PLACE, text)
+    # null is only equal to what is not there: the cache may not have the first write yet.
+    return patch(read, _PLACE, text, (_PLACE, read.texts.check_text or None))

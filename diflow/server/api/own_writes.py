@@ -51,6 +51,13 @@ def can_be_tested(text: str) -> bool:
     return _PLAIN.fullmatch(text) is not None
 
 
+def patch(read: JobRecord, path: str, value: Any, *tests: tuple[str, Any]) -> list[Json]:
+    """The JSON patch that writes a value to a path of the Workflow that was read, if it is still that one, and if each
+    of the paths in `tests` has its value."""
+    tested = [{"op": "test", "path": at, "value": then} for at, then in (("/metadata/uid", read.identity.uid), *tests)]
+    return [*tested, {"op": "add", "path": path, "value": value}]
+
+
 def merged(cluster: Cluster, read: JobRecord, change: Change) -> OwnWrite | None:
     """Write a text. If the patch is refused, as another server has changed the text meanwhile, it is made again.
 
@@ -62,12 +69,12 @@ def merged(cluster: Cluster, read: JobRecord, change: Change) -> OwnWrite | None
         made = change(read, found)
         if made is None:
             return None
-        text, patch = made
+        text, body = made
         try:
             answer = cluster.patch(
                 WORKFLOW,
                 read.identity.name,
-                patch,
+                body,
                 namespace=read.identity.namespace,
                 manager=keys.SERVER,
                 metadata_only=True,

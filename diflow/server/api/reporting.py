@@ -30,7 +30,7 @@ from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.folding import Report, Shape, fold, written_at
 from diflow.server.api.models import Profiling
-from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged
+from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged, patch
 from diflow.server.api.turns import Turns
 from diflow.server.http.errors import ApiError
 from diflow.server.http.pool import Pool
@@ -266,13 +266,11 @@ def _due(view: ServedJob, deadlines: Deadlines) -> float:
 
 
 def _change(read: JobRecord, text: str) -> list[dict[str, Any]]:
-    tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.identity.uid}]
-    parameters = "/spec/arguments/parameters"
+    parameters, report = "/spec/arguments/parameters", read.texts.report
     if read.texts.report_at is None:
-        parameter = {"name": keys.PARAM_PROFILINGS, "value": text}
-        return [*tests, {"op": "add", "path": f"{parameters}/-", "value": parameter}]
+        return patch(read, f"{parameters}/-", {"name": keys.PARAM_PROFILINGS, "value": text})
     place = f"{parameters}/{read.texts.report_at}"
-    tests.append({"op": "test", "path": f"{place}/name", "value": keys.PARAM_PROFILINGS})
-    if read.texts.report is not None and can_be_tested(read.texts.report):
-        tests.append({"op": "test", "path": f"{place}/value", "value": read.texts.report})
-    return [*tests, {"op": "add", "path": f"{place}/value", "value": text}]
+    tests = [(f"{place}/name", keys.PARAM_PROFILINGS)]
+    if report is not None and can_be_tested(report):
+        tests.append((f"{place}/value", report))
+    return patch(read, f"{place}/value", text, *tests)
