@@ -176,6 +176,11 @@ class Snapshot:
         """Current replicas of each role (G). Read-only."""
         return self.memo.get("held by role", (self.held_role, self.held_count, self.role_job), self._held_by_role)
 
+    def replicas_of_jobs(self, count: IntArray, role: IntArray | None = None) -> IntArray:
+        """Replicas by job (J). `count`: of each role (G), or of each of the roles in `role`."""
+        owner = self.role_job if role is None else self.role_job[role]
+        return np.bincount(owner, weights=count, minlength=self.jobs).astype(np.int64)
+
     def usage(self, role: IntArray, node: IntArray, count: IntArray) -> IntArray:
         """N×R used by an allocation of (role, node, count) triples."""
         return node_usage(self.role_request, role, node, count, self.nodes)

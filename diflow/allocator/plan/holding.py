@@ -256,7 +256,7 @@ def _view(standing: Standing) -> JobView:
         changed_seconds=at.since if at and at.since and at.asked in ("", read.limits) else None,
         restarts=at.moves if at else 0,
         placed=placed,
-        profile=reports.profile(read.texts.profilings) if read.texts.profilings not in ("", "{}") else None,
+        profile=reports.profile(read.texts.profilings),
         required=read.spec.required,
     )
 

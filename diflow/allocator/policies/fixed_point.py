@@ -67,14 +67,9 @@ def _as_waiting(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
 
 def of_whole(snapshot: Snapshot, plan: Plan) -> Plan:
     """The plan with reasons for all of its steps together: each counts what one step changed."""
-    held, then, asked = (
-        np.bincount(snapshot.role_job[role], weights=count, minlength=snapshot.jobs).astype(np.int64)
-        for role, count in (
-            (snapshot.held_role, snapshot.held_count),
-            (plan.role, plan.count),
-            (np.arange(snapshot.roles), snapshot.role_desired),
-        )
-    )
+    held = snapshot.replicas_of_jobs(snapshot.held_by_role())
+    then = snapshot.replicas_of_jobs(plan.count, plan.role)
+    asked = snapshot.replicas_of_jobs(snapshot.role_desired)
     jobs = np.flatnonzero((held > 0) | (then > 0))
     columns = (held[jobs], then[jobs], asked[jobs], plan.action[jobs] == KEEP, snapshot.job_preemptible[jobs])
     reasons = list(plan.reasons)

@@ -20,7 +20,7 @@ import structlog
 
 from diflow.allocator.policies.goodput.memory import work_of
 from diflow.allocator.remember import namespace_records
-from diflow.allocator.remember.lessons import Observed, lessons, reported
+from diflow.allocator.remember.lessons import Observed, lessons
 from diflow.allocator.watch import reports
 from diflow.allocator.watch.node_pools import NodePools
 from diflow.allocator.watch.records import application_of
@@ -228,7 +228,7 @@ class Applications:
 
     def _learn_running(self, read: JobRecord, known: dict[Key, Application]) -> None:
         """Add to `known` what a running job has shown."""
-        profile = reported(read)
+        profile = reports.profile(read.texts.profilings)
         if profile is None:
             return
         found = lessons(

@@ -47,7 +47,7 @@ class Observed:
         if read.texts.profilings == self.text:
             return
         self.text = read.texts.profilings
-        profile = reported(read)
+        profile = reports.profile(read.texts.profilings)
         if profile is None:
             return
         self.noise |= _noise(profile)
@@ -56,11 +56,6 @@ class Observed:
             took = now - since
             if 0 < took < _LONGEST_RESTART_SECONDS:
                 self.restarts = [*self.restarts[1 - _MOST_RESTARTS :], took]
-
-
-def reported(read: JobRecord) -> Profile | None:
-    """What the job reports, None if that is nothing."""
-    return reports.profile(read.texts.profilings) if read.texts.profilings not in ("", "{}") else None
 
 
 def lessons(

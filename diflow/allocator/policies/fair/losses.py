@@ -45,15 +45,15 @@ def with_final_reasons(
     all of them, in order. `shares`: the shares of the snapshot, if reasons have to agree with them.
     """
     s = snapshot
-    held = np.bincount(s.role_job, weights=s.held_by_role(), minlength=s.jobs).astype(np.int64)
-    then = np.bincount(s.role_job[plan.role], weights=plan.count, minlength=s.jobs).astype(np.int64)
+    held = s.replicas_of_jobs(s.held_by_role())
+    then = s.replicas_of_jobs(plan.count, plan.role)
     if not ((held > 0) | (then > 0)).any():
         return plan
     takers: dict[int, list[Given]] = {}
     for one in given:
         takers.setdefault(one.victim, []).append(one)
     reasons = list(plan.reasons)
-    asked = np.bincount(s.role_job, weights=s.role_desired, minlength=s.jobs).astype(np.int64)
+    asked = s.replicas_of_jobs(s.role_desired)
     below = s.jobs_of(s.held_by_role() < s.role_min)
     receivers = _Receivers(s, takers, then - held, shares)
     for job in np.flatnonzero((held > 0) | (then > 0)).tolist():

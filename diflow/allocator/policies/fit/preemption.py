@@ -272,7 +272,7 @@ class _Search:
         np.add.at(extra, (rows, self.node[mine]), s.role_request[self.role[mine]] * (self.count - part)[mine][:, None])
         if not self._enough_each((base + extra.sum(axis=0))[None])[0]:
             return
-        loss = np.bincount(s.role_job, weights=ledger.replicas, minlength=s.jobs)[jobs].astype(np.int64)
+        loss = s.replicas_of_jobs(ledger.replicas)[jobs]
         tried = 0
         for size in range(1, len(jobs) + 1):
             if math.comb(len(jobs), size) * base.size > MOST_CELLS:

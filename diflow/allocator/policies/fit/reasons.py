@@ -26,10 +26,7 @@ def explain(cycle: Cycle) -> None:
     """Set the reasons of all jobs."""
     s, ledger = cycle.snapshot, cycle.ledger
     most = np.where(s.job_preemptible[s.role_job], s.role_max, s.role_desired)
-    before, after, asked = (
-        np.bincount(s.role_job, weights=count, minlength=s.jobs).astype(np.int64).tolist()
-        for count in (cycle.held, ledger.replicas, most)
-    )
+    before, after, asked = (s.replicas_of_jobs(count).tolist() for count in (cycle.held, ledger.replicas, most))
     explained: dict[tuple[int, int], Reason] = {}
     for j in range(s.jobs):
         if not after[j]:
