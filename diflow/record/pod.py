@@ -34,9 +34,6 @@ class Endpoint:
     on_host_network: bool = False
 
 
-_NOWHERE: Final = Endpoint()
-
-
 @dataclass(frozen=True, slots=True)
 class PodRecord:
     """A live pod. `place`: its place in its job's tree, None for a pod of others.
@@ -56,9 +53,9 @@ class PodRecord:
     is_terminating: bool
     is_stopping: bool
     request: Mapping[str, int]
-    nodes: str
-    rank: str
-    replicas: str
+    nodes: str = ""
+    rank: str = ""
+    replicas: str = ""
     is_refused: bool = False
     """kube-scheduler has tried to bind it and found no node."""
     containers: tuple[tuple[str, str], ...] = ()
@@ -75,7 +72,7 @@ class PodRecord:
     """When it was bound, if none of its containers runs since then; else 0."""
     waits_for: str = ""
     """Why its first container that waits does not start, as its kubelet says."""
-    endpoint: Endpoint = _NOWHERE
+    endpoint: Endpoint = Endpoint()
     """Of a record for serving (`serving_record_of`)."""
 
     @property
@@ -131,40 +128,10 @@ class PodRecord:
 
 def pod_record_of(obj: Mapping[str, Any]) -> PodRecord:
     """The record of a pod, for planning."""
-    return _record(obj, Identity.of(obj))
-
-
-def _record(obj: Mapping[str, Any], identity: Identity, endpoint: Endpoint | None = None) -> PodRecord:
-    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    job = labels.get(keys.ARGO_WORKFLOW) or "" if labels.get(keys.OPERATOR) else ""
-    place = parse(job, annotations.get(keys.ARGO_NODE_NAME) or "") if job else None
-    planned = place if endpoint is None else None
-    return PodRecord(
-        identity=identity,
-        job=same_text(f"{metadata.get('namespace')}/{job}") if job else "",
-        owner=same_text(owner_of(obj)),
-        place=place,
-        phase=same_text(status.get("phase") or "Pending"),
-        host=same_text(spec.get("nodeName") or ""),
-        pinned=(spec.get("nodeSelector") or {}).get(keys.HOSTNAME) or "",
-        gates=tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or []),
-        is_terminating=bool(metadata.get("deletionTimestamp")),
-        is_stopping=(spec.get("activeDeadlineSeconds") or 2) <= 1,
-        request=shared(quantities.of_pod(spec)),
-        nodes=_kept(annotations.get(keys.NODES), planned),
-        rank=_kept(annotations.get(keys.RANK), planned),
-        replicas=_kept(annotations.get(keys.REPLICAS), planned),
-        is_refused=any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
-        containers=_containers(status) if planned is not None else (),
-        has_run=_has_run(status),
-        memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if planned is not None else 0,
-        created=untrusted.seconds(metadata.get("creationTimestamp")),
-        began=_began(status) if planned is not None else 0.0,
-        pending_since=_pending_since(obj) if planned is not None else 0.0,
-        waits_for=_waits_for(status) if planned is not None else "",
-        endpoint=endpoint or _NOWHERE,
-    )
+    fields = _fields(obj)
+    if fields["place"] is not None:
+        fields |= _planned(obj)
+    return PodRecord(identity=Identity.of(obj), **fields)
 
 
 def serving_record_of(obj: Mapping[str, Any]) -> PodRecord:
@@ -177,7 +144,44 @@ def serving_record_of(obj: Mapping[str, Any]) -> PodRecord:
         port=_port(spec),
         on_host_network=bool(spec.get("hostNetwork")),
     )
-    return _record(obj, replace(Identity.of(obj), version=""), at)
+    return PodRecord(identity=replace(Identity.of(obj), version=""), endpoint=at, **_fields(obj))
+
+
+def _fields(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """What is read of every pod."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    job = labels.get(keys.ARGO_WORKFLOW) or "" if labels.get(keys.OPERATOR) else ""
+    return {
+        "job": same_text(f"{metadata.get('namespace')}/{job}") if job else "",
+        "owner": same_text(owner_of(obj)),
+        "place": parse(job, annotations.get(keys.ARGO_NODE_NAME) or "") if job else None,
+        "phase": same_text(status.get("phase") or "Pending"),
+        "host": same_text(spec.get("nodeName") or ""),
+        "pinned": (spec.get("nodeSelector") or {}).get(keys.HOSTNAME) or "",
+        "gates": tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or []),
+        "is_terminating": bool(metadata.get("deletionTimestamp")),
+        "is_stopping": (spec.get("activeDeadlineSeconds") or 2) <= 1,
+        "request": shared(quantities.of_pod(spec)),
+        "is_refused": any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
+        "has_run": _has_run(status),
+        "created": untrusted.seconds(metadata.get("creationTimestamp")),
+    }
+
+
+def _planned(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """What planning needs of a replica's pod."""
+    annotations, status = obj["metadata"].get("annotations") or {}, obj.get("status") or {}
+    return {
+        "nodes": _kept(annotations.get(keys.NODES)),
+        "rank": _kept(annotations.get(keys.RANK)),
+        "replicas": _kept(annotations.get(keys.REPLICAS)),
+        "containers": _containers(status),
+        "memory": untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0,
+        "began": _began(status),
+        "pending_since": _pending_since(obj),
+        "waits_for": _waits_for(status),
+    }
 
 
 def _port(spec: Mapping[str, Any]) -> int:
@@ -189,9 +193,9 @@ def _port(spec: Mapping[str, Any]) -> int:
     return keys.PORT
 
 
-def _kept(text: Any, place: NodeName | None) -> str:
-    """An annotation of a job's pod that diflow updates; "" for other pods, and for a text that is too long."""
-    return text if place is not None and isinstance(text, str) and len(text) <= limits.MOST_HOST_BYTES else ""
+def _kept(text: Any) -> str:
+    """An annotation of a job's pod that diflow updates; "" for a text that is too long."""
+    return text if isinstance(text, str) and len(text) <= limits.MOST_HOST_BYTES else ""
 
 
 def _began(status: Mapping[str, Any]) -> float:
