@@ -25,6 +25,7 @@ from stage import (
     ROOT,
     DemoError,
     Target,
+    apply,
     ask,
     cluster,
     exit_code,
@@ -78,7 +79,7 @@ def _install(target: Target) -> None:
     except DiflowError:
         if not target.is_ours:
             ask(f"Apply manifests/ (service accounts, roles, priority classes) to the namespace {NAMESPACE}?")
-        target.run_kubectl("apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests"))
+        apply(target, "manifests", "-n", NAMESPACE)
         check_ready(connected, namespace=NAMESPACE, priority="normal")
     if target.is_ours:
         columns = ROOT / "manifests" / "argo" / "workflow-controller-configmap.yaml"

@@ -16,29 +16,26 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any
 
 from diflow.cli.main import code_of
 from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.record.job import record_of
 from elastic.film import EVERY_SECONDS, Film, Recorder
-from fakestage import SYSTEM, empty_nodes, end_work, prepared, set_in_allocator, with_fake_nodes
+from fakestage import empty_nodes, end_work, prepared, queues_in_allocator, set_in_allocator, with_fake_nodes
 from shares import cast, checks
 from shares.cast import GPUS, MOMENTS, NAMESPACE, NODES, PARTS, RETRIES, Moment, present
 from shares.picture import draw
 from shares.telling import Retries, Row, moments_table, retries_table
-from stage import ROOT, DemoError, Target, exit_code, say
+from stage import ROOT, DemoError, exit_code, say
 
 PICTURE = ROOT / "out" / "queues.png"
 TRANSCRIPT = ROOT / "out" / "queues.txt"
 """All that the two commands printed."""
 
 _FAIR = {"DIFLOW_ALLOCATOR_POLICY": "fair", "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "10"}
-_CONFIG_MAP = "diflow-queues"
 _PATIENCE_SECONDS = 60.0
 _PLATEAU_SECONDS = 3.0
 _LOOKS = 4
@@ -57,35 +54,12 @@ def _run() -> int:
         "and the policy `fair`",
         otherwise="this demo changes its queues and its policy, and brings its own fake nodes",
     )
-    with prepared(target, NAMESPACE), set_in_allocator(target, _FAIR), _queues(target, cast.queues()):
+    with prepared(target, NAMESPACE), set_in_allocator(target, _FAIR), queues_in_allocator(target, cast.queues()):
         empty_nodes(target, count=len(NODES), gpus=GPUS)
         play = Play(Cluster.connect())
         say(f"ready after {time.monotonic() - started:.0f} s; the film begins")
         play.run()
         return play.tell()
-
-
-# --- where --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _queues(target: Target, text: str) -> Iterator[None]:
-    """These queues while the block runs; then those that were there."""
-    run, where = target.run_kubectl, ("-n", SYSTEM)
-
-    def put(data: Any) -> None:
-        run("delete", "configmap", _CONFIG_MAP, *where, "--ignore-not-found")
-        if data is not None:
-            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": _CONFIG_MAP}, "data": data}
-            run("create", *where, "-f", "-", stdin=json.dumps(body))
-
-    found = run("get", "configmap", _CONFIG_MAP, *where, "--ignore-not-found", "-o", "json")
-    put({"queues.yaml": text})
-    try:
-        yield
-    finally:
-        with suppress(DemoError):
-            put(json.loads(found).get("data") if found.strip() else None)
 
 
 # --- what -----------------------------------------------------------------------------------------------------------

@@ -40,7 +40,20 @@ from diflow.jobs.scale import scale
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, POD
 from fakestage import SYSTEM, prepare, set_in_allocator
-from stage import ROOT, DemoError, Target, ask, cluster, exit_code, made_here, our_own, present, present_kubeconfig, say
+from stage import (
+    ROOT,
+    DemoError,
+    Target,
+    apply,
+    ask,
+    cluster,
+    exit_code,
+    made_here,
+    our_own,
+    present,
+    present_kubeconfig,
+    say,
+)
 from training.film import Film, Recorder, jumps, read_history
 from training.picture import draw
 from training.trouble import processes, send, slowed_node
@@ -89,7 +102,7 @@ def _run() -> int:
         prepare(target, NAMESPACE)
         for folder in ("manifests/server", "manifests/shards"):
             where = () if folder.endswith("server") else ("-n", NAMESPACE)
-            target.run_kubectl("apply", *where, "-k", str(ROOT / folder))
+            apply(target, folder, *where)
         shutil.rmtree(DATA / f"{NAMESPACE}.{NAME}", ignore_errors=True)
         DATA.mkdir(parents=True, exist_ok=True)
         DATA.chmod(0o1777)  # the pods are not root

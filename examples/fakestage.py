@@ -6,6 +6,7 @@ played from here.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,11 @@ from diflow import DiflowError, DIJob, Task
 from diflow.jobs import lookup
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
-from stage import ROOT, DemoError, Target, ask, cluster, made_here, our_own, present, present_kubeconfig, say
+from stage import DemoError, Target, apply, ask, cluster, made_here, our_own, present, present_kubeconfig, say
 
 SYSTEM = "diflow-system"
 ALLOCATOR = "deployment/diflow-allocator"
+_CONFIG_MAP = "diflow-queues"
 _LIFE = "kwok.x-k8s.io/duration"
 _FOR_EVER = "1h"
 
@@ -43,13 +45,38 @@ def with_fake_nodes(*, question: str, otherwise: str) -> Target:
 def prepare(target: Target, *namespaces: str) -> None:
     """Apply diflow's manifests and the allocator's, and make these namespaces anew. Programs use this cluster then."""
     os.environ["KUBECONFIG"] = str(target.kubeconfig)
-    run = target.run_kubectl
     for folder in ("manifests", "manifests/allocator"):
-        run("apply", "-k", str(ROOT / folder))
+        apply(target, folder)
     for namespace in namespaces:
-        run("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
-        run("create", "namespace", namespace)
-        run("apply", "-n", namespace, "-k", str(ROOT / "manifests" / "jobs"))
+        _make(target, namespace)
+
+
+def _make(target: Target, namespace: str) -> None:
+    run = target.run_kubectl
+    run("delete", "namespace", namespace, "--ignore-not-found", "--timeout=120s")
+    run("create", "namespace", namespace)
+    apply(target, "manifests/jobs", "-n", namespace)
+
+
+def install(target: Target, *folders: str) -> None:
+    """Apply further parts of manifests/, and wait for new pods of theirs: the image may be another one."""
+    for folder in folders:
+        apply(target, f"manifests/{folder}", "--server-side")
+    for name in set(folders) & {"server", "controller"}:
+        target.run_kubectl("rollout", "restart", "-n", SYSTEM, f"deployment/diflow-{name}")
+        target.run_kubectl("rollout", "status", "-n", SYSTEM, f"deployment/diflow-{name}", "--timeout=180s")
+
+
+@contextmanager
+def fresh(target: Target, namespace: str) -> Iterator[None]:
+    """A namespace for the block. It is deleted afterwards, which is waited for up to three minutes: what comes next
+    shall not pay for it."""
+    _make(target, namespace)
+    try:
+        yield
+    finally:
+        with suppress(DemoError):
+            target.run_kubectl("delete", "namespace", namespace, "--timeout=180s")
 
 
 @contextmanager
@@ -86,6 +113,26 @@ def set_in_allocator(target: Target, variables: Mapping[str, str]) -> Iterator[N
     finally:
         with suppress(DemoError):
             run("set", "env", "-n", SYSTEM, ALLOCATOR, *(f"{name}-" for name in variables))
+
+
+@contextmanager
+def queues_in_allocator(target: Target, text: str) -> Iterator[None]:
+    """These queues while the block runs; then those that were there."""
+    run, where = target.run_kubectl, ("-n", SYSTEM)
+
+    def put(data: Any) -> None:
+        run("delete", "configmap", _CONFIG_MAP, *where, "--ignore-not-found")
+        if data is not None:
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": _CONFIG_MAP}, "data": data}
+            run("create", *where, "-f", "-", stdin=json.dumps(body))
+
+    found = run("get", "configmap", _CONFIG_MAP, *where, "--ignore-not-found", "-o", "json")
+    put({"queues.yaml": text})
+    try:
+        yield
+    finally:
+        with suppress(DemoError):
+            put(json.loads(found).get("data") if found.strip() else None)
 
 
 def fake_pod(seconds: str = _FOR_EVER) -> dict[str, Any]:

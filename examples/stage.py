@@ -36,6 +36,18 @@ class Target:
         return done.stdout
 
 
+_HIGH = "diflow-high"
+_CLASSES = ROOT / "manifests" / "cluster" / "priorityclasses.yaml"
+
+
+def apply(target: Target, folder: str, *where: str) -> None:
+    """Apply a folder of the checkout, with further arguments of kubectl."""
+    policy = ("get", "priorityclass", _HIGH, "--ignore-not-found", "-o", "jsonpath={.preemptionPolicy}")
+    if target.run_kubectl(*policy) not in ("", "Never"):  # of an earlier release: it cannot be changed
+        target.run_kubectl("replace", "--force", "-f", str(_CLASSES))
+    target.run_kubectl("apply", *where, "-k", str(ROOT / folder))
+
+
 class DemoError(Exception):
     """The demo cannot go on; the message says why and what to do."""
 

@@ -272,7 +272,11 @@ def wait_until(what: str, probe: Callable[[], T | None], *, timeout: float = 300
 
 def _prepared(found: TestCluster) -> TestCluster:
     with alone(found):
-        found.kubectl("apply", "-k", str(ROOT / "manifests" / "cluster"))
+        folder = ROOT / "manifests" / "cluster"
+        policy = found.kubectl("get", "priorityclass", "diflow-high", "-o", "jsonpath={.preemptionPolicy}", check=False)
+        if policy not in ("", "Never"):  # an earlier release's, which cannot be changed (docs/upgrading.md)
+            found.kubectl("replace", "--force", "-f", str(folder / "priorityclasses.yaml"))
+        found.kubectl("apply", "-k", str(folder))
     return found
 
 

@@ -34,7 +34,7 @@ _VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
 # The longest first; those of two minutes or less in any order.
 _GROUPS = (
     "allocator", "allocator-fake", "node", "server", "ddp", "health", "argo40", "argo37", "installed", "successor",
-    "image", "roles", "browser", "dingine", "node_check", "monitor",
+    "image", "roles", "browser", "dingine", "node_check", "monitor", "stopping",
 )  # fmt: skip
 
 

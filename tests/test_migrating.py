@@ -12,6 +12,7 @@ import yaml
 from diflow import DIJob
 from diflow.common import keys
 from diflow.workflows import render
+from tests.cli.runner import run
 
 Json = dict[str, Any]
 TEXT = (Path(__file__).parents[1] / "docs" / "migrating.md").read_text(encoding="utf-8")
@@ -35,7 +36,7 @@ def containers(manifest: Json) -> list[Json]:
 def test_each_origin_has_a_section() -> None:
     assert list(PAIRS) == [
         "From DI-orchestrator v1.1", "From DI-orchestrator v1.0", "From DI-orchestrator v0.x", "From AdaptDL",
-        "From a PyTorchJob of Kubeflow",
+        "From a PyTorchJob of Kubeflow", "From a TrainJob of Kubeflow",
     ]  # fmt: skip
 
 
@@ -47,11 +48,23 @@ def test_the_dijob_becomes_a_workflow_without_a_warning(name: str) -> None:
     assert {task.name for task in job.tasks} <= {template["name"] for template in workflow["spec"]["templates"]}
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", [name for name in PAIRS if "TrainJob" not in name])  # it has no pod template
 def test_the_dijob_runs_the_same_programs_under_the_same_name(name: str) -> None:
     before, after = PAIRS[name]
     assert before["metadata"]["name"] == after["metadata"]["name"]
     assert after["apiVersion"] == keys.API_VERSION
     parts = ("image", "command", "env", "resources", "volumeMounts")
     ours, theirs = ([{part: c.get(part) for part in parts} for c in containers(m)] for m in (after, before))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", [name for name in PAIRS if "Kubeflow" in name])
+def test_convert_makes_the_dijob_that_the_page_has(name: str, tmp_path: Path) -> None:
+    before, after = PAIRS[name]
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(before))
+    made = yaml.safe_load(run("convert", str(file)).out)
+    ours, theirs = (DIJob.from_manifest(one).to_manifest() for one in (made, after))
+    for manifest in (ours, theirs):  # the page names the container of the work
+        manifest["spec"]["tasks"][0]["template"]["spec"]["containers"][0].pop("name")
     assert ours == theirs

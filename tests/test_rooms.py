@@ -11,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from diflow.common import contribs
+
 ROOT = Path(__file__).parents[1]
 _PATH = re.compile(r"`((?:cluster|diflow|docs|tests)/[\w./-]*)`")
 MOST_FILES = 25
+_ASKED = re.compile(r'contribs\.found\("([\w.]+)"\)')
 
 # Who may name the Workflow's parameters (keys.PARAM_...). The server writes and reads one of them, what a job reports,
 # with a patch of its own. The probe of the conformance checks changes parameters by hand, to see what Argo does then.
 _NAME_PARAMETERS = (
     "diflow/record/",
     "diflow/workflows/",
+    "diflow/contrib/di_orchestrator/",
     "diflow/server/api/reading.py",
     "diflow/server/api/reporting.py",
     "diflow/labs/conformance/growth.py",
@@ -31,35 +35,12 @@ _NAME_PARAMETERS = (
 # These make the objects and their patches, check them, or know no jobs.
 _READ_OTHER_METADATA = (
     "diflow/allocator/write/patches.py",
-    "diflow/allocator/plan/plan_writes.py",
     "diflow/labs/conformance/",
     "diflow/kube/leader_election.py",
     "diflow/dijob/rules/",
     "diflow/workflows/",
+    "diflow/contrib/di_orchestrator/",
 )
-# These have not been changed to ask a record yet, of a job, a pod or a DIJob. The list must become shorter.
-_STILL_READ_RAW = frozenset({
-    "diflow/allocator/watch/cluster_state.py",
-    "diflow/allocator/run/control_channel.py",
-    "diflow/allocator/reconcile/cordons.py",
-    "diflow/allocator/write/executor.py",
-    "diflow/cli/views/description.py",
-    "diflow/cli/views/jobs_table.py",
-    "diflow/controller/caches.py",
-    "diflow/controller/modules.py",
-    "diflow/controller/objects.py",
-    "diflow/controller/reconcile.py",
-    "diflow/jobs/dijobs.py",
-    "diflow/jobs/ended.py",
-    "diflow/jobs/checks/installed.py",
-    "diflow/jobs/retry.py",
-    "diflow/jobs/submit.py",
-    "diflow/jobs/checks/unproven.py",
-    "diflow/jobs/waiting.py",
-    "diflow/server/api/checks.py",
-    "diflow/server/api/reference.py",
-    "diflow/server/api/shards.py",
-})  # fmt: skip
 _RAW = frozenset({"annotations", "labels", "ownerReferences", "parameters"})
 
 
@@ -68,31 +49,34 @@ def sources() -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "diflow").rglob("*.py"))
 
 
-def reads_raw(text: str) -> list[int]:
+def reads_raw(text: str, fields: frozenset[str] = _RAW) -> list[int]:
     """The lines that read labels, annotations, owners or parameters of an object as the API server sends it."""
-    return sorted(node.lineno for node in ast.walk(ast.parse(text)) if _is_raw(node))  # type: ignore[attr-defined]
+    return sorted(node.lineno for node in ast.walk(ast.parse(text)) if _is_raw(node, fields))  # type: ignore[attr-defined]
 
 
-def _is_raw(node: ast.AST) -> bool:
+def _is_raw(node: ast.AST, fields: frozenset[str]) -> bool:
     if isinstance(node, ast.Subscript):
-        return isinstance(node.ctx, ast.Load) and _names_raw([node.slice])
-    if not isinstance(node, ast.Call) or not _names_raw(node.args):
+        return isinstance(node.ctx, ast.Load) and _names([node.slice], fields)
+    if not isinstance(node, ast.Call) or not _names(node.args, fields):
         return False
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     return called in ("get", "pop", "sub")
 
 
-def _names_raw(values: list[ast.expr]) -> bool:
-    return any(isinstance(value, ast.Constant) and value.value in _RAW for value in values)
+def _names(values: list[ast.expr], fields: frozenset[str]) -> bool:
+    return any(isinstance(value, ast.Constant) and value.value in fields for value in values)
 
 
 @pytest.mark.parametrize("name", [name for name in sources() if not name.startswith("diflow/record/")])
 def test_metadata_of_jobs_is_read_by_the_records_alone(name: str) -> None:
     found = reads_raw((ROOT / name).read_text())
-    if name in _STILL_READ_RAW:
-        assert found, f"{name} reads no metadata any more: take it out of the list"
-    elif not name.startswith(_READ_OTHER_METADATA):
+    if not name.startswith(_READ_OTHER_METADATA):
         assert not found, f"{name}, lines {found}: ask the record of the job, the pod or the node (diflow.record)"
+
+
+@pytest.mark.parametrize("name", [name for name in sources() if name.startswith("diflow/server/api/")])
+def test_the_api_reads_no_metadata_of_any_object(name: str) -> None:
+    assert not reads_raw((ROOT / name).read_text(), _RAW | {"metadata"}), f"{name}: ask a record (diflow.record)"
 
 
 def imported(path: Path, modules: frozenset[str]) -> set[str]:
@@ -125,6 +109,23 @@ _MAY_NAME_LABORATORIES = ("diflow/labs/", "diflow/cli/")
 def test_the_core_names_no_laboratory(name: str) -> None:
     """Not in a text either, which `import_module` would take: laboratories add themselves."""
     assert "diflow.labs" not in (ROOT / name).read_text()
+
+
+_MAY_NAME_CONTRIBS = ("diflow/contrib/", "diflow/common/contribs.py")
+
+
+@pytest.mark.parametrize("name", [name for name in sources() if not name.startswith(_MAY_NAME_CONTRIBS)])
+def test_the_core_names_no_contrib(name: str) -> None:
+    """Nor their parts: what they add is found by the place that asks for it (`diflow.common.contribs`)."""
+    text = (ROOT / name).read_text()
+    assert [part for part in ("diflow.contrib", "diflow import contrib", "di_orchestrator") if part in text] == []
+
+
+def test_each_place_that_asks_for_contribs_has_some_and_each_of_them_is_asked_for() -> None:
+    """A place that is misspelt would find nothing, and say nothing."""
+    asked = {place for name in sources() for place in _ASKED.findall((ROOT / name).read_text())}
+    assert asked == set(contribs.places())
+    assert all(contribs.found(place) for place in asked)
 
 
 def test_the_files_are_found() -> None:

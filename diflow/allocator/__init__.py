@@ -15,5 +15,5 @@ These are pure:
     reasons    what a plan and its reasons say to people
     health     which replicas are silent, stalled or slow
 
-`settings` and `gpu_pools` are for all of them.
+`settings`, `gpu_pools` and `signature` are for all of them.
 """

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from diflow.allocator.gpu_pools import PoolLabel, Pools, PoolSpeed, TopologyText
 from diflow.allocator.model.views import POOL_LABEL
-from diflow.common import quantities
+from diflow.common import keys, quantities
 from diflow.common.limits import LEAST_PENDING_SECONDS, LONGEST_QUANTITY, MOST_START_SECONDS
 from diflow.daemon.environment import from_environment
 
@@ -48,7 +48,7 @@ class AllocatorSettings(BaseSettings):
     watched_namespace: str = ""
     """Only jobs of this namespace are allocated; empty: of all. The pods of all namespaces use capacity."""
 
-    queues_config: str = "diflow-queues"
+    queues_config: str = keys.QUEUES
     """The ConfigMap whose key `queues.yaml` defines the queues. Without it there is one queue."""
 
     pool_label: PoolLabel = POOL_LABEL
@@ -89,8 +89,18 @@ class AllocatorSettings(BaseSettings):
     come in a burst; after a slow cycle as long as that took, up to 0.1 s. A change after a quiet time starts a cycle at
     once. 0: nothing is gathered."""
 
-    bind_seconds: float = Field(30.0, gt=0)
-    """A pod that kube-scheduler has refused, and not bound for this time after its admission, is placed again."""
+    bind_seconds: float = Field(60.0, gt=0)
+    """A gang of which kube-scheduler has refused a pod, and not bound all for this time after their admission, goes
+    back to waiting as a whole. Nodes that an autoscaler adds for unbound pods take longer: they are no reason to hold
+    the others' places meanwhile."""
+
+    ending_conditions: tuple[str, ...] = ()
+    """Conditions of nodes which, while they are true, announce that the node ends, as JSON: ["PreemptScheduled"]. Jobs
+    leave such a node before it ends, as one with the taint of an autoscaler or of a node-termination handler."""
+
+    longest_pause_seconds: float = Field(1800.0, ge=60)
+    """The longest pause of a gang between two tries that kube-scheduler refuses; the first is a minute, and each is
+    twice as long as the one before. Others do not wait for it meanwhile."""
 
     promise_seconds: float = Field(300.0, ge=10)
     """A place that a job has not used for this time is taken back: its pods were not created, or the pods that should
@@ -107,6 +117,14 @@ class AllocatorSettings(BaseSettings):
 
     placement_limit_seconds: float = Field(300.0, gt=0)
     """A gang that waits longer gets an Event of type Warning."""
+
+    reading_share: float = Field(0.25, gt=0, le=100)
+    """Seconds of a processor, in each second, that reading the changes of one namespace's objects may cost. Workflows
+    of a namespace that needs more are read later; those of others are not."""
+
+    kept_mib: int = Field(256, ge=16)
+    """MiB of memory that the jobs of one namespace may take. Further ones are held until there is room. The limit of
+    the container has to allow for the namespaces whose users might fill theirs."""
 
     most_nodes: int = Field(400, ge=0)
     """A preemptible job whose Workflow has this many of Argo's nodes begins its next round in a new one; 0: never. Argo

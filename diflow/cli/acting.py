@@ -65,12 +65,22 @@ def stop(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """End a job: its containers get SIGTERM and their grace period, and the job ends Failed."""
+    """End a job: its containers get SIGTERM and their grace period, and the job ends Failed.
+
+    Pods that ignore SIGTERM are stopped by their nodes after that. Of a job that has ended, those that still run are.
+    """
+    from diflow.common.words import counted  # noqa: PLC0415
     from diflow.jobs import suspend  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    suspend.stop(name, cluster=cluster, at_once=now)
+    done = suspend.stop(name, cluster=cluster, at_once=now)
+    if done.had_ended:
+        still = "runs and is" if done.late == 1 else "run and are"
+        note(f"{name} has ended already; {counted(done.late, 'pod')} of it still {still} stopped by the kubelet")
+        return
     note(f"{name} is being stopped")
+    if done.refused:
+        note(f"its pods get no deadline, and one that ignores SIGTERM runs until the job is deleted: {done.refused}")
 
 
 def retry(job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:

@@ -18,6 +18,7 @@ from diflow.common.words import counted
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
     from diflow.allocator.settings import AllocatorSettings
+    from diflow.dijob.model import DIJob
 
 # A Lease that is not renewed expires after 15 s; a running allocator reads its Lease every 3 s.
 _ONCE_SECONDS = 120.0
@@ -191,7 +192,9 @@ def plan(
     """Show what the allocator would decide now, or if a job were submitted. Nothing is written.
 
     The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read. Allocations are
-    taken from the jobs' Workflows: only the allocator can verify them.
+    taken from the jobs' Workflows: only the allocator can verify them. Without the right to list nodes, pods and
+    Workflows of the whole cluster: the last decisions about the jobs of the namespace, and of a new job whether its
+    queue and priority are for it and which jobs of the namespace wait before it; what is not shown is said.
     """
     needs("allocator")
     from diflow.allocator.inspect.lists import begin  # noqa: PLC0415
@@ -210,6 +213,9 @@ def plan(
 
     seen = observer.look(cluster, lists=lists)
     _warn_of(seen)
+    if seen.limited is not None:
+        _plan_of_own(seen, job, cluster.namespace, output)
+        return
     if job is None:
         shown, decided = observer.decide(seen, policy or "")
         if output is not None:
@@ -227,6 +233,18 @@ def plan(
         _print_json(found.to_dict(), output)
     else:
         say(found.text())
+
+
+def _plan_of_own(seen: Seen, job: DIJob | None, namespace: str, output: Output | None) -> None:
+    """What `plan` tells a user who sees one namespace."""
+    from diflow.allocator.inspect import own  # noqa: PLC0415
+
+    simulated = own.simulated(seen, job, namespace=namespace) if job is not None else None
+    if output is not None:
+        _print_json(simulated or {"not_shown": seen.not_shown, "jobs": own.last_decisions(seen)}, output)
+        return
+    note(seen.not_shown)
+    say(own.simulated_text(simulated) if simulated is not None else own.text(seen))
 
 
 def replay(

@@ -63,14 +63,9 @@ def applications(
         )
 
 
-def _time(seconds: float) -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else ""
-
-
 def _table(found: list[Listed], *, namespaces: bool) -> str:
     from diflow.cli.output import moment, printable  # noqa: PLC0415
+    from diflow.common.durations import timestamp  # noqa: PLC0415
     from diflow.common.tables import table  # noqa: PLC0415
 
     head = ["APPLICATION", "POOL", "JOBS", "REPLICAS", "RESTART", "MISS", "USED"]
@@ -81,7 +76,6 @@ def _table(found: list[Listed], *, namespaces: bool) -> str:
         miss = "-" if record.misses is None else f"{record.misses:.0%}"
         most = max((shape[1] for shape in record.shapes), default=0)
         cells = [record.name, printable(record.pool) or "-", str(record.jobs), f"1-{most}" if most > 1 else str(most)]
-        rows.append(
-            [*([one.namespace] if namespaces else []), *cells, restart, miss, moment(_time(record.used_seconds))]
-        )
+        used = moment(timestamp(record.used_seconds) if record.used_seconds else "")
+        rows.append([*([one.namespace] if namespaces else []), *cells, restart, miss, used])
     return table([*(["NAMESPACE"] if namespaces else []), *head], rows)

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
     from rich.table import Table
@@ -124,6 +125,18 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning."""
     note(f"{paint('warning:', 'yellow', on=colours(sys.stderr))} {text}")
+
+
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Says each text once."""
+    said: set[str] = set()
+
+    def say_new(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return say_new
 
 
 def complain(text: str) -> None:

@@ -56,8 +56,6 @@ def _show_lines(cluster: Cluster, name: str, *, limit: float | None) -> JobStatu
     from diflow.cli.views.replicas import rows  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
     from diflow.jobs.lookup import get  # noqa: PLC0415
-    from diflow.record.status.observe import observe  # noqa: PLC0415
-    from diflow.record.status.status import derive_seen, unknown  # noqa: PLC0415
 
     status: JobStatus | None = get(name, cluster=cluster).status
     said = ""
@@ -65,10 +63,9 @@ def _show_lines(cluster: Cluster, name: str, *, limit: float | None) -> JobStatu
     for snapshot in follow(cluster, name, seconds=limit):
         if snapshot.workflow is None:
             return None
-        seen = observe(snapshot.workflow, snapshot.pods)
-        status = unknown(snapshot.trouble) if snapshot.trouble else derive_seen(snapshot.workflow, seen)
+        status = snapshot.status
         stamp = time.strftime("%H:%M:%S")
-        for row in rows(seen, now=utc_now()):
+        for row in rows(snapshot.seen, now=utc_now()):
             text = (
                 f"{row.state}{f' on {row.node}' if row.node != '-' else ''}{f': {row.message}' if row.message else ''}"
             )
@@ -124,7 +121,7 @@ def wait(
 
 def _wanted(text: str) -> str:
     """The phase to wait for; "" means the end, "deleted" the deletion."""
-    from diflow.record.status.status import PHASES  # noqa: PLC0415
+    from diflow.record.status.timeline import PHASES  # noqa: PLC0415
 
     kind, _, phase = text.partition("=")
     if text in ("end", "ended"):

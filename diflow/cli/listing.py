@@ -94,8 +94,7 @@ def list_(
     brief = output in (None, Output.NAME)
     found = lookup.list_jobs(everywhere=all_namespaces, labels=selector, brief=brief, cluster=cluster)
     if not found and output in (None, Output.WIDE):
-        where = "in this cluster" if all_namespaces else f"in the namespace {cluster.namespace!r} (-A shows all)"
-        note(f"there are no jobs {where}")
+        note(f"there are no jobs {_where(cluster, everywhere=all_namespaces)}")
         return
     _print(found, output, single=False, namespaces=all_namespaces)
 
@@ -119,8 +118,11 @@ def _print_ended(cluster: Cluster, past_seconds: float | None, output: Output | 
     if jobs:
         say(ended_table(jobs, now=now, wide=output is Output.WIDE, namespaces=everywhere))
     else:
-        where = "in this cluster" if everywhere else f"in the namespace {cluster.namespace!r} (-A shows all)"
-        note(f"there are no jobs that have ended {where}")
+        note(f"there are no jobs that have ended {_where(cluster, everywhere=everywhere)}")
+
+
+def _where(cluster: Cluster, *, everywhere: bool) -> str:
+    return "in this cluster" if everywhere else f"in the namespace {cluster.namespace!r} (-A shows all)"
 
 
 def _print(found: Sequence[Job], output: Output | None, *, single: bool, namespaces: bool = False) -> None:

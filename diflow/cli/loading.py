@@ -7,7 +7,6 @@ import importlib.util
 import io
 import re
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,11 @@ from typing import TYPE_CHECKING, Final
 from diflow.cli.console import note, warn
 from diflow.common.errors import DiflowError, InvalidError
 from diflow.dijob.manifests import Document, jobs_among, only_job, read, read_file, read_text
+from diflow.dijob.rules.fields import without_effect
+from diflow.dijob.rules.kinds import other_kind
 
 if TYPE_CHECKING:
-    from diflow.dijob.model import DIJob
+    from diflow.dijob.model import DIJob, UnknownFieldWarning
 
 STDIN: Final = "-"
 _MOST_TOLD: Final = 10
@@ -44,50 +45,46 @@ class Source:
         """The job, with another name or namespace if given.
 
         Warnings about its manifest are written to stderr, or appended to `warned`. Raises InvalidError with file and
-        line, also for an unknown field whose name is probably misspelt.
+        line, also for a field that is not known; the other ones of these are among the warnings.
         """
-        from diflow.dijob.model import DIJob, UnknownFieldWarning  # noqa: PLC0415 (pydantic and Hera's models take a while)
+        from diflow.dijob.model import DIJob, unknown_fields  # noqa: PLC0415 (pydantic and Hera's models take a while)
 
         doubts = self.document.warnings() if self.document else []
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UnknownFieldWarning)
+        with unknown_fields() as unknown:
             try:
                 job = self.variable or DIJob.from_manifest(self.document.data if self.document else None)
             except InvalidError as error:
                 # A misspelt field is often the cause: with `replicsa: 4` there is one replica, below the minimum.
-                _tell(doubts + self._unknown(caught, UnknownFieldWarning), warned)
-                raise self._in_file(error) from None
-            given = {"name": name, "namespace": namespace}
-            changes = {key: value for key, value in given.items() if value not in (None, getattr(job, key))}
-            if job.namespace and changes.get("namespace"):
-                doubts = [
-                    *doubts,
-                    f"the namespace {namespace} is used instead of {job.namespace}, which the manifest has",
-                ]
-            if changes:  # through the manifest, so that everything that depends on the name is checked
-                manifest = job.to_manifest()
-                manifest["metadata"] = {**manifest["metadata"], **changes}
-                job = DIJob.from_manifest(manifest)
-        unknown = [w.message for w in caught if isinstance(w.message, UnknownFieldWarning)]
-        misspelt = next((one for one in unknown if one.meant), None)
-        if misspelt is not None:
-            text = f"is not known: did you mean {misspelt.meant}?"
-            raise self._in_file(InvalidError(text, path=str(misspelt.args[1])))
-        _tell(doubts + self._unknown(caught, UnknownFieldWarning), warned)
-        for other in caught:
-            if not issubclass(other.category, UnknownFieldWarning):
-                warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+                _tell(doubts + self._unknown(unknown), warned)
+                raise self.in_file(error) from None
+        if unknown:
+            _tell(doubts + self._unknown(unknown[1:]), warned)
+            raise self.in_file(InvalidError(unknown[0].said, path=unknown[0].path))
+        given = {"name": name, "namespace": namespace}
+        changes = {key: value for key, value in given.items() if value not in (None, getattr(job, key))}
+        if job.namespace and changes.get("namespace"):
+            doubts = [
+                *doubts,
+                f"the namespace {namespace} is used instead of {job.namespace}, which the manifest has",
+            ]
+        if changes:  # through the manifest, so that everything that depends on the name is checked
+            manifest = job.to_manifest()
+            manifest["metadata"] = {**manifest["metadata"], **changes}
+            job = DIJob.from_manifest(manifest)
+        ineffective = without_effect(task.template for task in job.tasks)
+        _tell([*doubts, *(f"{path} {text}{self._line(path)}" for path, text in ineffective)], warned)
         return job
 
-    def _in_file(self, error: InvalidError) -> InvalidError:
+    def in_file(self, error: InvalidError) -> InvalidError:
+        """The error with the file and the line."""
         if self.document is None or self.where == STDIN:
             return InvalidError(f"{error.message}{self._line(error.path)}", path=error.path)
         path = f"{self.where}: {error.path}" if error.path else self.where
         return InvalidError(f"{error.message}{self._line(error.path)}", path=path)
 
-    def _unknown(self, caught: list[warnings.WarningMessage], kind: type[Warning]) -> list[str]:
-        messages = [w.message for w in caught if isinstance(w.message, kind)]
-        return list(dict.fromkeys(f"{message}{self._line(str(message.args[-1]))}" for message in messages))
+    def _unknown(self, fields: Sequence[UnknownFieldWarning]) -> list[str]:
+        each = {field.path: field for field in fields[:_MOST_TOLD]}
+        return [f"{path} {field.said}{self._line(path)}" for path, field in each.items()]
 
     def _line(self, path: str) -> str:
         line = self.document.line_of(path) if self.document else 0
@@ -138,7 +135,10 @@ def tell_left(source: str, left: Sequence[Document]) -> None:
     """Say on stderr which objects of a file are not jobs, and are ignored."""
     for document in left[:_MOST_TOLD]:
         where = f" (line {document.line})" if document.line else ""
-        note(f"{source}: {document.title}{where} is not a job and is left out: create it with kubectl")
+        other = other_kind(document.data)
+        what = f"is {other.what}, and not a DIJob: it" if other else "is not a job and"
+        rest = other.way if other else "create it with kubectl"
+        note(f"{source}: {document.title}{where} {what} is left out: {rest}")
     if len(left) > _MOST_TOLD:
         note(f"{source}: {len(left) - _MOST_TOLD} more objects are left out")
 
@@ -150,13 +150,18 @@ def sources(source: str) -> tuple[list[Source], list[Document]]:
     match = _MODULE.fullmatch(source)
     if source != STDIN and match and not _exists(source):
         return [Source(source, None, _variable(match["module"], match["name"]))], []
-    documents = read(_stdin_text()) if source == STDIN else _file(source)
+    found = documents(source)
     try:
-        jobs = jobs_among(documents)
+        jobs = jobs_among(found)
     except InvalidError as error:
         raise _named(source, error) from None
-    left = [one for one in documents if not one.is_job] if len(documents) > 1 else []
+    left = [one for one in found if not one.is_job] if len(found) > 1 else []
     return [Source(source, document) for document in jobs], left
+
+
+def documents(source: str) -> tuple[Document, ...]:
+    """The objects in a file, or in standard input. Raises InvalidError."""
+    return read(_stdin_text()) if source == STDIN else _file(source)
 
 
 def _named(source: str, error: InvalidError) -> InvalidError:

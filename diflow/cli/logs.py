@@ -208,10 +208,10 @@ def _check_choice(seen: Observation, wanted: Wanted, chosen: list[tuple[Attempt,
     from diflow.common.errors import NotFoundError  # noqa: PLC0415
 
     if wanted.task and wanted.task not in seen.tasks:
-        raise NotFoundError(f"{seen.name} has no task {wanted.task}: it has {', '.join(seen.tasks)}")
+        raise NotFoundError(f"{seen.job.name} has no task {wanted.task}: it has {', '.join(seen.tasks)}")
     count = seen.live.counts.get(wanted.task, 0) if wanted.task else sum(seen.live.counts.values())
     if wanted.rank is not None and wanted.rank >= count and not chosen:
-        what = f"{wanted.task} of {seen.name}" if wanted.task else seen.name
+        what = f"{wanted.task} of {seen.job.name}" if wanted.task else seen.job.name
         raise NotFoundError(f"{what} has no rank {wanted.rank}: its ranks are 0 to {count - 1}")
 
 
@@ -248,8 +248,6 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
     from diflow.common.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
     from diflow.jobs.lookup import get  # noqa: PLC0415
-    from diflow.record.status.observe import observe  # noqa: PLC0415
-    from diflow.record.status.status import derive_seen  # noqa: PLC0415
 
     get(name, cluster=cluster)
     readers = _Readers(cluster, wanted)
@@ -259,9 +257,8 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
             note(f"job {name} was deleted")
             readers.ended.set()
             return NotFoundError.exit_code
-        seen = observe(snapshot.workflow, snapshot.pods)
-        status = derive_seen(snapshot.workflow, seen)
-        readers.read(seen, snapshot.pods)
+        status = snapshot.status
+        readers.read(snapshot.seen, snapshot.pods)
         if status.ended:
             break
     readers.drain()

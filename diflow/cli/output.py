@@ -44,9 +44,8 @@ def coloured_phase(phase: str) -> str:
 
 def manifest(job: Job) -> dict[str, Any]:
     """The job as a DIJob object: the submitted manifest and the status."""
-    metadata = job.workflow["metadata"]
-    given = job.dijob
-    kept = ("uid", "resourceVersion")
+    identity, given = job.record.identity, job.dijob
+    kept = {"uid": identity.uid, "resourceVersion": identity.version}
     return {
         "apiVersion": given.get("apiVersion") or keys.API_VERSION,
         "kind": given.get("kind") or keys.KIND,
@@ -55,7 +54,7 @@ def manifest(job: Job) -> dict[str, Any]:
             "name": job.name,
             "namespace": job.namespace,
             "creationTimestamp": job.created,
-            **{key: metadata[key] for key in kept if key in metadata},
+            **{key: value for key, value in kept.items() if value},
         },
         "spec": given.get("spec") or {},
         "status": job.status.to_dict(),

@@ -11,7 +11,7 @@ from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Output, 
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
-    from diflow.allocator.inspect.rows import JobRow, MissingQueueRow, QueueRow
+    from diflow.allocator.inspect.rows import MissingQueueRow, PlanRow, QueueRow
 
 
 def queue(
@@ -27,9 +27,10 @@ def queue(
     """Show the queues, and the waiting jobs in scheduling order, each with its reason.
 
     Deserved is a queue's part of the cluster by weights, guarantees and caps; pending is what its jobs could use in
-    addition to their allocation. A job that runs without some of its replicas, because a node check, for example, has
-    left out their node, has a line of its own below the queues. Needs the right to list nodes, pods and Workflows of
-    the whole cluster.
+    addition to their allocation. WAITING counts the jobs of the second table, RUNNING those that hold places. A job
+    that runs without some of its replicas, because a node check, for example, has left out their node, or that runs and
+    is held, has a line of its own below the queues. Without the right to list nodes, pods and Workflows of the whole
+    cluster: the jobs of the namespace, and what they hold of their queues; what is not shown is said.
     """
     needs("allocator")
     from diflow.allocator.inspect.lists import begin  # noqa: PLC0415
@@ -37,13 +38,13 @@ def queue(
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     lists = begin(cluster)  # read while these are imported
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
-    from diflow.allocator.inspect.rows import job_rows, missing_queue_rows, queue_rows  # noqa: PLC0415
+    from diflow.allocator.inspect.rows import job_rows, missing_queue_rows, queue_rows, without_effect  # noqa: PLC0415
     from diflow.cli.output import print_data, printable  # noqa: PLC0415
     from diflow.kube.kinds import NAMESPACE  # noqa: PLC0415
 
     seen = look(cluster, lists=lists)
     rows = job_rows(seen)
-    waits = (row for row in rows if row.is_waiting)
+    waits = (row for row in rows if row.is_queued)
     waiting = [(place, row) for place, row in enumerate(waits, 1) if namespace in (None, row.namespace)]
     if output is Output.NAME:
         for _, row in waiting:
@@ -55,9 +56,13 @@ def queue(
         print_data(_queue_data(seen, queues, missing, waiting, incomplete), form=output.value)
         return
     tell_of_allocator(seen)
-    say(_queue_table(queues))
+    if seen.limited is not None:
+        note(seen.not_shown)
+    say(_queue_table(queues) if seen.limited is None else _own_table(queues))
     for absent in missing:
         say(absent.text())
+    if said := without_effect(seen, rows):
+        say(printable(said))
     for row in incomplete:
         say(printable(row.incomplete_text()))
     say()
@@ -73,18 +78,33 @@ def _queue_data(
     seen: Seen,
     queues: list[QueueRow],
     missing: list[MissingQueueRow],
-    waiting: list[tuple[int, JobRow]],
-    incomplete: list[JobRow],
+    waiting: list[tuple[int, PlanRow]],
+    incomplete: list[PlanRow],
 ) -> dict[str, Any]:
     from dataclasses import asdict  # noqa: PLC0415
 
     return {
         "allocator": seen.allocator.to_dict(),
-        "queues": [asdict(row) for row in queues],
+        **({"not_shown": seen.not_shown} if seen.limited is not None else {}),
+        "queues": [asdict(row) if seen.limited is None else _own(row) for row in queues],
         "missing_queues": [asdict(row) for row in missing],
         "waiting": [{"position": place, **row.to_dict()} for place, row in waiting],
         "incomplete": [row.to_dict() for row in incomplete],
     }
+
+
+def _own(row: QueueRow) -> dict[str, Any]:
+    """What is known of a queue to a user who sees the jobs of one namespace."""
+    return {"name": row.name, "allocated": row.allocated, "running": row.running, "waiting": row.waiting}
+
+
+def _own_table(queues: list[QueueRow]) -> str:
+    from diflow.cli.views.resources import amounts, shown  # noqa: PLC0415
+    from diflow.common.tables import table  # noqa: PLC0415
+
+    resources = shown(sorted({name for row in queues for name in row.allocated}))
+    lines = [[row.name, str(row.running), str(row.waiting), amounts(row.allocated, resources)] for row in queues]
+    return table(["QUEUE", "RUNNING", "WAITING", "ALLOCATED"], lines)
 
 
 def _queue_table(queues: list[QueueRow]) -> str:
@@ -116,14 +136,14 @@ def _queue_table(queues: list[QueueRow]) -> str:
     return table(head, lines)
 
 
-def _waiting_table(waiting: list[tuple[int, JobRow]], *, wide: bool, now: float) -> str:
+def _waiting_table(waiting: list[tuple[int, PlanRow]], *, wide: bool, now: float) -> str:
     from diflow.common.durations import span  # noqa: PLC0415
     from diflow.common.tables import table  # noqa: PLC0415
 
     head = ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
     lines = []
     for place, row in waiting:
-        line = [str(place), row.key, row.queue, row.priority, row.range_text(), span(now - row.created), row.why]
+        line = [str(place), row.key, row.queue, row.priority, row.range_text, span(now - row.submitted), row.message]
         lines.append(line)
     if wide:
         head.insert(6, "PREEMPTIBLE")
@@ -145,8 +165,8 @@ def top(
     """Show live the usage of each node by jobs, and each job's replicas.
 
     WANT is the most replicas that a job may have, GRANTED those with a node by its Workflow (only the allocator can
-    verify that), RUN the running ones. Without a terminal it prints once. Needs the right to list nodes, pods and
-    Workflows of the whole cluster.
+    verify that), RUN those that are ready. Without a terminal it prints once. Without the right to list nodes, pods and
+    Workflows of the whole cluster, it prints the jobs of the namespace once, and says what is not shown.
     """
     needs("allocator")
     import sys  # noqa: PLC0415
@@ -168,7 +188,7 @@ def top(
         return
     from diflow.cli.views.topview import print_once, show_live  # noqa: PLC0415
 
-    if once or not sys.stdout.isatty():
+    if once or seen.limited is not None or not sys.stdout.isatty():
         print_once(seen, namespace=namespace)
     else:
         show_live(cluster, seen, namespace=namespace)
@@ -187,7 +207,8 @@ def explain(
 ) -> None:
     """Explain why a job waits, or its number of replicas: the last decision, and what would be decided now.
 
-    The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read.
+    The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read. Without the right
+    to list nodes, pods and Workflows of the whole cluster: the last decision, and what is not shown is said.
     """
     needs("allocator")
     from diflow.allocator.inspect.lists import begin  # noqa: PLC0415

@@ -90,8 +90,8 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
             low, high = asked.after.low, asked.after.high
             note(f"{name}/{asked.task}: {_are(count)} ready, as requested{f' ({low} to {high})' if low < high else ''}")
             return
-        if (phase := (snapshot.workflow.get("status") or {}).get("phase")) in ("Succeeded", "Failed", "Error"):
-            raise ConflictError(f"job {name} has ended meanwhile ({phase})")
+        if (record := snapshot.seen.job).has_ended:
+            raise ConflictError(f"job {name} has ended meanwhile ({record.argo.phase})")
         if missing != reported:
             reported = missing
             note(f"waiting: {missing}")
@@ -100,17 +100,11 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
 
 def _missing(snapshot: FollowedJob, asked: Scaled) -> tuple[str, int]:
     """What is not as requested yet, or "", and how many replicas are granted."""
-    from diflow.record.status.observe import observe  # noqa: PLC0415
-    from diflow.record.status.status import derive_seen  # noqa: PLC0415
-
-    workflow = snapshot.workflow or {}
-    seen = observe(workflow, snapshot.pods)
-    task, want = asked.task, asked.after
+    seen, task, want = snapshot.seen, asked.task, asked.after
     wanted = {key for key in seen.wanted if key[0] == task}
     latest = seen.latest()
     ready = [key for key in wanted if key in latest and (latest[key].is_ready or latest[key].phase == "Succeeded")]
-    why = derive_seen(workflow, seen).message
-    count = len(wanted)
+    why, count = snapshot.status.message, len(wanted)
     if not want.low <= count <= want.high:
         return f"{_are(count, task)} granted, and {want.text()} requested; {why}", count
     if len(ready) < count:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diflow.cli.console import note, say, warn
+from diflow.cli.console import note, once, say, warn
 from diflow.cli.options import Context, Kubeconfig, Namespace, Timeout, connect, detaching, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from diflow.cli.loading import Source as FromFile
     from diflow.dijob.model import DIJob
+    from diflow.jobs.checks.templates import Tell
     from diflow.kube.api import Cluster
 
 Source = Annotated[
@@ -91,9 +94,10 @@ def submit(
 
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
+    tell = once(note)
     if dry_run is DryRun.SERVER or only is None:  # of several, none is created if one is rejected
         is_only_check = dry_run is DryRun.SERVER
-        checked = [_create(job, cluster, form, dry_run=True, waits=not is_only_check) for job in wanted]
+        checked = [_create(job, cluster, form, tell=tell, dry_run=True, waits=not is_only_check) for job in wanted]
         if is_only_check:
             shown(checked)
             named = ", ".join(job.name for job in wanted)
@@ -104,7 +108,7 @@ def submit(
             warn(trouble)
     placed = []
     for job in wanted:
-        placed.append(_create(job, cluster, form))
+        placed.append(_create(job, cluster, form, tell=tell))
         say(placed[-1].name)
     if only is None:
         note(f"submitted {len(placed)} jobs; next: diflow list")
@@ -118,10 +122,15 @@ def submit(
         return _follow(name, cluster, watch=watch, logs=logs, limit=limit)
 
 
-def _create(job: DIJob, cluster: Cluster, form: Form, *, dry_run: bool = False, waits: bool = True) -> DIJob:
-    """Create the job's Workflow or its DIJob object. Returns the job with its namespace. `waits`: for the pods of an
-    earlier Workflow of its name."""
+def _create(
+    job: DIJob, cluster: Cluster, form: Form, *, tell: Tell, dry_run: bool = False, waits: bool = True
+) -> DIJob:
+    """Create the job's Workflow or its DIJob object. Returns the job with its namespace. `tell` is told why the pod
+    templates were not checked. `waits`: for the pods of an earlier Workflow of its name."""
     from diflow.jobs import dijobs, earlier_pods, submit  # noqa: PLC0415
+    from diflow.jobs.checks import templates  # noqa: PLC0415
+
+    check_templates = partial(templates.check, tell=tell)
 
     def wait_for_pods(cluster: Cluster, name: str, *, namespace: str) -> None:
         limit = f"(for up to {earlier_pods.WAIT_SECONDS:.0f} s)"
@@ -134,8 +143,17 @@ def _create(job: DIJob, cluster: Cluster, form: Form, *, dry_run: bool = False, 
             note(f"job {name} would wait: {error}")
 
     if form is Form.WORKFLOW:
-        return submit.submit(job, cluster=cluster, dry_run=dry_run, check_pods=wait_for_pods if waits else tell_of_pods)
-    placed = job.model_copy(update={"namespace": job.namespace or cluster.namespace})
+        is_first_check = dry_run and waits  # the notes follow when it is created
+        return submit.submit(
+            job,
+            cluster=cluster,
+            dry_run=dry_run,
+            checks=submit.Checks(templates=check_templates, pods=wait_for_pods if waits else tell_of_pods),
+            on_note=(lambda _: None) if is_first_check else note,
+        )
+    namespace = job.namespace or cluster.namespace
+    placed = job.model_copy(update={"namespace": namespace})
+    check_templates(cluster, placed, namespace=namespace)
     dijobs.create(placed, cluster=cluster, dry_run=dry_run)
     return placed
 
@@ -170,16 +188,26 @@ def lint(
     ],
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    cluster: Annotated[
+        bool,
+        typer.Option("--cluster", help="Let a cluster check the pod templates and the queue, too; nothing is created."),
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Check jobs without a cluster: fields and their types, names, and the rules of Kubernetes and Argo.
+    """Check jobs without a cluster: fields and their types, names, the rules of Argo, and frequent mistakes.
 
-    All jobs of a file are checked. Exits with 2 if a job is invalid.
+    What else Kubernetes would refuse is found with --cluster, as by `diflow submit`. All jobs of a file are checked.
+    Exits with 2 if a job is invalid.
     """
     from diflow.cli.console import complain  # noqa: PLC0415
     from diflow.cli.loading import check_names, tell_left  # noqa: PLC0415
     from diflow.cli.loading import sources as find  # noqa: PLC0415
     from diflow.common.errors import InvalidError  # noqa: PLC0415
     from diflow.workflows import render as render_workflow  # noqa: PLC0415
+
+    check_templates = _asking(kubeconfig, context, namespace) if cluster else None
 
     def wrong(source: str, error: InvalidError) -> None:
         text = str(error)
@@ -197,9 +225,11 @@ def lint(
         for one in jobs:
             found: list[str] = []
             try:
-                job = one.load(warned=found)
+                job = one.load(namespace=namespace, warned=found)
                 check_names(source, job, seen)
                 render_workflow(job)
+                if check_templates is not None:
+                    check_templates(one, job)
                 found += advice(job)
             except InvalidError as error:
                 wrong(source, error)
@@ -214,6 +244,36 @@ def lint(
                 say(f"{source}: ok ({job.name})")
         tell_left(source, left)
     return 2 if bad else 0
+
+
+def _asking(kubeconfig: str | None, context: str | None, namespace: str | None) -> Callable[[FromFile, DIJob], None]:
+    """What lets the cluster check the pod templates of a job. If the cluster cannot do that, it is said once."""
+    from diflow.common.errors import DiflowError, InvalidError, UnavailableError  # noqa: PLC0415
+    from diflow.jobs import submit  # noqa: PLC0415
+    from diflow.jobs.checks import templates  # noqa: PLC0415
+
+    tell = once(warn)
+    cluster: Cluster | None = None
+    try:
+        cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    except DiflowError as error:
+        tell(templates.UNASKED.format(error))
+
+    def check(one: FromFile, job: DIJob) -> None:
+        nonlocal cluster
+        if cluster is None:
+            return
+        try:
+            submit.check_queue_of(job, cluster=cluster, on_note=tell)
+            templates.check(cluster, job, namespace=job.namespace or cluster.namespace, tell=tell)
+        except InvalidError as error:
+            raise one.in_file(error) from None
+        except DiflowError as error:
+            tell(templates.UNASKED.format(error))
+            if isinstance(error, UnavailableError):
+                cluster = None
+
+    return check
 
 
 def advice(job: DIJob) -> list[str]:

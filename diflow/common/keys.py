@@ -52,6 +52,7 @@ CORDONED: Final = "diflow/cordoned"  # of a node, JSON {since, why}: why diflow 
 NODE_CHECK: Final = "diflow/node-check"  # JSON: the results of the node check of the current round (server)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
 HEALTH: Final = "diflow/health"  # JSON: which replicas are silent, have stopped or are slow (allocator)
+RUN_TIME: Final = "diflow/run-time"  # JSON: how long the job and its tasks have run, if that is limited (allocator)
 HELD: Final = "diflow/held"  # "true": its user suspended it, and not only the wait for its admission
 REQUESTED: Final = (
     "diflow/requested"  # JSON {task: replicas}: the parameter `replicas`, of a gang scaled while it waits
@@ -157,7 +158,6 @@ CHECK_CONTAINER: Final = "diflow-check"  # the init container of the node check
 MONITOR_CONTAINER: Final = "diflow-monitor"  # the container of the monitor
 MAIN_CONTAINER: Final = "di-container"
 SERVICE: Final = "di"  # the headless Service of all jobs of a namespace: the subdomain of their pods
-ADAPTDL_PORT: Final = 47000  # of the rendezvous of AdaptDL's clients, as in AdaptDL itself
 PORT_NAME: Final = "di-port"
 PORT: Final = 22270
 MASTER_PORT: Final = 29500  # torchrun's own default
@@ -174,9 +174,15 @@ ENDED_JOBS: Final = "diflow-ended"  # the ConfigMap of a namespace with the reco
 APPLICATIONS: Final = "diflow-applications"  # the ConfigMap with what its applications have shown (allocator)
 CONTROLLER: Final = "diflow-controller"  # its Deployment, its service account, its Lease, and its name in events
 SERVER: Final = "diflow-server"  # its Deployment, its Service, and its public ConfigMap
+QUEUES: Final = "diflow-queues"  # the ConfigMap in its namespace in which the administrator defines the queues
+QUEUES_FILE: Final = "queues.yaml"  # its key
+PUBLIC_QUEUES: Final = "diflow-queue-names"  # the ConfigMap with as much of it as all users may read
+RULES_LINES: Final = "rules"  # its key with the rules for namespaces, as manifests/admission reads them
 PUBLIC_NAMESPACE: Final = "kube-public"  # all users may read that ConfigMap there, which announces the allocator
 PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}
 WORKFLOW_PRIORITIES: Final = {"normal": 0, "high": 100}
+PRIORITY_VALUES: Final = {"normal": 0, "high": 1000}  # those of the classes, of pods
+HIGHEST_PRIORITY: Final = 2**31 - 1  # of pods
 
 # Annotations of the allocator's Lease. Each Lease also has `WRITES_AS` of `diflow.kube.leader_election`.
 PAUSED: Final = "diflow/paused"  # who paused it, when, why: it makes no new decisions while this is set

@@ -79,6 +79,9 @@ MOST_TTL_SECONDS: Final = 2**31 - 1
 MOST_START_SECONDS: Final = 2**31 - 1
 """An int32, as the other times of a job."""
 
+MOST_RUN_SECONDS: Final = 2**31 - 1
+"""An int32, as the other times of a job."""
+
 LEAST_PENDING_SECONDS: Final = 60
 """For which the pods of an admitted job may be pending: a large image takes as long."""
 LONGEST_IMAGE: Final = 512

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 
@@ -83,6 +83,8 @@ class Where:
     affinity: tuple[tuple[Requirement, ...], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     preferred: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()
+    volumes: tuple[tuple[tuple[Requirement, ...], ...], ...] = ()
+    """Where the volumes of its claims can be reached: of each, at least one term must hold."""
 
     @property
     def size(self) -> int:
@@ -95,8 +97,9 @@ class Where:
         """Whether a pod with these conditions may run on a node with these labels and taints."""
         if any(labels.get(key) != value for key, value in self.selector):
             return False
-        if self.affinity and not any(_selects(term, labels) for term in self.affinity):
-            return False
+        for terms in (*([self.affinity] if self.affinity else ()), *self.volumes):
+            if not any(_selects(term, labels) for term in terms):
+                return False
         return all(
             taint.effect == "PreferNoSchedule" or any(t.covers(taint) for t in self.tolerations) for taint in taints
         )
@@ -119,3 +122,67 @@ class Where:
 def _selects(term: tuple[Requirement, ...], labels: Mapping[str, str]) -> bool:
     """Whether a term holds for these labels. An empty term selects nothing, as in Kubernetes."""
     return bool(term) and all(line.holds(labels) for line in term)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSelector:
+    """Which pods are meant: those in these namespaces (None: all) with labels of which every line holds."""
+
+    lines: tuple[Requirement, ...]
+    namespaces: tuple[str, ...] | None
+
+    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        if self.namespaces is not None and namespace not in self.namespaces:
+            return False
+        return all(line.holds(labels) for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class PodTerm:
+    """A required term of pod affinity or anti-affinity: the nodes with one value of the label `key` are one place."""
+
+    key: str
+    pods: PodSelector
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A topology spread constraint with DoNotSchedule. `honours_taints`: nodes whose taints the pod does not tolerate
+    do not count; `honours_affinity`: nor do those that its node selector excludes."""
+
+    key: str
+    most_skew: int
+    pods: PodSelector
+    least_domains: int = 1
+    honours_affinity: bool = True
+    honours_taints: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What a pod asks for of other pods and of its volumes, beside the conditions on its node (`Where`).
+
+    `apart`, `near`: required anti-affinity and affinity. `claims`: the PersistentVolumeClaims that it mounts. `beyond`:
+    the fields that only kube-scheduler knows.
+    """
+
+    labels: tuple[tuple[str, str], ...] = ()
+    apart: tuple[PodTerm, ...] = ()
+    near: tuple[PodTerm, ...] = ()
+    spread: tuple[Spread, ...] = ()
+    claims: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for anything of other pods or of volumes."""
+        return bool(self.apart or self.near or self.spread or self.claims)
+
+    @property
+    def size(self) -> int:
+        """Number of labels and values that are compared with each pod."""
+        selectors = [*(one.pods for one in (*self.apart, *self.near)), *(one.pods for one in self.spread)]
+        return len(selectors) + sum(1 + len(line.values) for one in selectors for line in one.lines)
+
+
+NO_RULES: Final = PodRules()

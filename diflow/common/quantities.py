@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_POD_RESOURCES
@@ -64,29 +65,65 @@ def read(quantities: Mapping[str, Any] | None) -> Amounts:
     return {name: _amount(name, str(value)) for name, value in given.items()}
 
 
-def of_pod(spec: Mapping[str, Any]) -> Amounts:
+def of_pod(spec: Mapping[str, Any], status: Mapping[str, Any] = MappingProxyType({})) -> Amounts:
     """A pod's effective request, as kube-scheduler computes it: the sum of containers and sidecars, or the largest
-    init container if that is more, plus the pod's overhead."""
+    init container if that is more; in place of it what the pod as a whole requests, of the resources that it names;
+    plus the overhead of the pod.
+
+    `status`: of a running pod, whose containers may be resized: until a resize is carried out, a container counts with
+    the more of what it asks for and what it has, and with the latter if its node can never carry it out.
+    """
+    has = Granted(_granted(status), is_all=_is_infeasible(status))
     total: Amounts = {PODS: 1}
     for container in spec.get("containers") or []:
-        add(total, _asked(container))
+        add(total, _asked(container, has))
     sidecars: Amounts = {}
     highest: Amounts = {}
     for container in spec.get("initContainers") or []:
-        asked = _asked(container)
+        asked = _asked(container, has)
         if container.get("restartPolicy") == "Always":
             add(sidecars, asked)
-            asked = dict(sidecars)
-        else:
-            asked = plus(asked, sidecars)
+            continue
+        # Of what it does not ask for, the sidecars that run by then have no more than all of them, which count below.
         for name, value in asked.items():
-            highest[name] = max(highest.get(name, 0), value)
+            highest[name] = max(highest.get(name, 0), value + sidecars.get(name, 0))
     add(total, sidecars)
     for name, value in highest.items():
         total[name] = max(total.get(name, 0), value)
+    whole = spec.get("resources") or {}
+    total |= {name: value for name, value in read(whole.get("requests")).items() if _is_of_whole_pod(name)}
     add(total, read(spec.get("overhead")))
     names = sorted(total, key=_rank)[:MOST_POD_RESOURCES] if len(total) > MOST_POD_RESOURCES else total
     return {name: total[name] for name in names if total[name]}
+
+
+def _is_of_whole_pod(name: str) -> bool:
+    """Whether a pod may request this resource for all its containers together (Kubernetes 1.34)."""
+    return name in ("cpu", "memory") or name.startswith("hugepages-")
+
+
+class Granted(NamedTuple):
+    """What a pod's containers have been given, by name; `is_all`: that they ask for more of it does not count."""
+
+    by_container: Mapping[str, Amounts]
+    is_all: bool
+
+
+def _granted(status: Mapping[str, Any]) -> Mapping[str, Amounts]:
+    out: dict[str, Amounts] = {}
+    for container in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]:
+        granted = read((container.get("resources") or {}).get("requests"))
+        for name, value in read(container.get("allocatedResources")).items():
+            granted[name] = max(value, granted.get(name, 0))
+        if granted:
+            out[str(container.get("name"))] = granted
+    return out
+
+
+def _is_infeasible(status: Mapping[str, Any]) -> bool:
+    """Whether the node of the pod refuses a resize for good."""
+    conditions = status.get("conditions") or []
+    return any(c.get("type") == "PodResizePending" and c.get("reason") == "Infeasible" for c in conditions)
 
 
 def _rank(name: str) -> tuple[bool, str]:
@@ -99,12 +136,6 @@ def add(total: Amounts, more: Mapping[str, int]) -> None:
         total[name] = total.get(name, 0) + value
 
 
-def plus(one: Mapping[str, int], other: Mapping[str, int]) -> Amounts:
-    out = dict(one)
-    add(out, other)
-    return out
-
-
 def total(parts: Iterable[Mapping[str, int]]) -> Amounts:
     out: Amounts = {}
     for part in parts:
@@ -112,7 +143,11 @@ def total(parts: Iterable[Mapping[str, int]]) -> Amounts:
     return out
 
 
-def _asked(container: Mapping[str, Any]) -> Amounts:
+def _asked(container: Mapping[str, Any], has: Granted) -> Amounts:
+    granted = has.by_container.get(str(container.get("name")), {})
     resources = container.get("resources") or {}
     # A limit without a request counts as the request: the API server defaults it in pods, but not in templates.
-    return {**read(resources.get("limits")), **read(resources.get("requests"))}
+    asked = {**read(resources.get("limits")), **read(resources.get("requests"))}
+    for name, value in granted.items():
+        asked[name] = value if has.is_all else max(value, asked.get(name, 0))
+    return asked

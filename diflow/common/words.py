@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
 
 _MIB: Final = frozenset({"memory", "ephemeral-storage"})
+DEFAULT_QUEUE: Final = "default"
+"""The queue of a job that names none."""
+_LONGEST_NAME: Final = 64
 STARTS: Final = "starts: "
 """The beginning of the reason of a decision that admits a job."""
 
@@ -20,6 +24,12 @@ def named(names: Sequence[str], most: int) -> str:
     """The first names, and how many more there are: `a, b and 3 more`."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """The known name that was probably meant; "" if none is close."""
+    close = get_close_matches(name, known, n=1, cutoff=0.75) if len(name) <= _LONGEST_NAME else []
+    return close[0] if close else ""
 
 
 def shortened(text: str, most: int, *, end: str = "…") -> str:

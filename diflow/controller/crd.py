@@ -7,11 +7,13 @@ computes from the largest sizes that the schema allows: the arrays and texts tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from diflow.common import keys, limits
+from diflow.common import contribs, keys, limits
 from diflow.common.names import TASK_PATTERN
-from diflow.controller import crd_v1alpha1, schemas
+from diflow.controller import schemas
 from diflow.controller.schemas import KEPT, Json, described, fixed, own, pod_template, rule
 from diflow.controller.statuses import ADVICE
 from diflow.dijob import stored
@@ -21,21 +23,21 @@ from diflow.record.status.status import HEALTHY
 
 PLURAL: Final = "dijobs"
 
-CHANGEABLE: Final = "replicas, minReplicas and maxReplicas of its tasks"
+CHANGEABLE: Final = "suspend, and replicas, minReplicas and maxReplicas of its tasks"
 """What may change in the spec of a job that was created."""
 
 # What cannot change of a task `t`.
 _FIXED: Final = (
     "[dyn(t.type), dyn(has(t.name) ? t.name : ''), dyn(has(t.nodeUnit) ? t.nodeUnit : 1), "
-    "dyn(has(t.maxMemory) ? t.maxMemory : ''), dyn(t.template)]"
+    "dyn(has(t.maxMemory) ? t.maxMemory : ''), "
+    "dyn(has(t.activeDeadlineSeconds) ? t.activeDeadlineSeconds : 0), dyn(t.template)]"
 )
-_LONGEST_NAME: Final = 253
 _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
 IN_METADATA: Final = frozenset({"name", "namespace", "labels", "annotations"})
 """The fields of a job that its object has in its metadata."""
 
-_NOT_FIXED: Final = frozenset({"tasks", "minReplicas", "maxReplicas", "group"})
+_NOT_FIXED: Final = frozenset({"tasks", "suspend", "minReplicas", "maxReplicas", "group"})
 """The fields of the spec that may change, or have a rule of their own."""
 
 # Expressions of CEL.
@@ -51,9 +53,28 @@ _SAME_NAME: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Another version of the kind, whose objects are stored as those of v2alpha1, without a conversion: `fields` are
+    those that v2alpha1 has only for it. `made` makes the version of the fields of the spec of v2alpha1.
+
+    `form`: the rule for the specs of all versions that says which fields a job has at least. `rules`: those for the
+    objects of all versions.
+    """
+
+    made: Callable[[Mapping[str, Json]], Json]
+    fields: Mapping[str, Json]
+    form: Json
+    rules: tuple[Json, ...] = ()
+
+
+def _others() -> tuple[Version, ...]:
+    return contribs.found("controller.versions")
+
+
 def crd() -> Json:
     """The CustomResourceDefinition, as `kubectl apply` takes it."""
-    versions = [_v2alpha1(), crd_v1alpha1.version(_spec()["properties"])]
+    versions = [_v2alpha1(), *(other.made(_spec()["properties"]) for other in _others())]
     # Said, though it is the default: it takes the place of a webhook of an older CRD, of which nothing is left.
     return schemas.definition(keys.KIND, PLURAL, "dijob", versions, conversion={"strategy": "None"})
 
@@ -84,7 +105,7 @@ def _root() -> Json:
         "required": ["spec"],
         "properties": {"metadata": schemas.metadata(), "spec": _spec(), "status": schemas.status()},
         "x-kubernetes-validations": [
-            crd_v1alpha1.name_is_short(),
+            *(refused for other in _others() for refused in other.rules),
             rule(
                 "!self.metadata.name.contains('.')",
                 "the name of a job is part of its host names: lower-case letters, digits and dashes",
@@ -113,7 +134,7 @@ def _spec() -> Json:
         "description": "What runs, and how. After the creation only the replicas of the tasks can change.",
         "properties": fields,
         "x-kubernetes-validations": [
-            crd_v1alpha1.has_a_form(),
+            *(other.form for other in _others()),
             *(
                 fixed(name, f"{name} {cannot}", is_there="default" in schema)
                 for name, schema in fields.items()
@@ -122,7 +143,8 @@ def _spec() -> Json:
             rule(
                 "has(self.tasks) == has(oldSelf.tasks) && (!has(self.tasks) || "
                 f"self.tasks.map(t, {_FIXED}) == oldSelf.tasks.map(t, {_FIXED}))",
-                f"the number of tasks, their types, names, units, maxMemory and templates {cannot}",
+                "the number of tasks, their types, names, units, maxMemory, activeDeadlineSeconds and templates "
+                f"{cannot}",
             ),
             rule(
                 "!has(self.template) || has(self.tasks) || !has(self.maxReplicas) || self.maxReplicas == 0 || "
@@ -173,7 +195,7 @@ def _or_true(schema: Json) -> Json:
 
 
 def _of_older_jobs() -> dict[str, Json]:
-    """The fields of jobs with a coordinator or with one template, and one that has no meaning."""
+    """The fields of other versions and of jobs with one template, and one that has no meaning."""
     text, number = {"type": "string"}, {"type": "integer", "format": "int32"}
     count = {**number, "minimum": 0, "maximum": limits.MOST_REPLICAS}
     topology = {**text, "enum": list(ditask.TOPOLOGIES)}
@@ -183,14 +205,7 @@ def _of_older_jobs() -> dict[str, Json]:
         "parallelWorkers": described(workers, "The processes of each replica."),
     }
     return {
-        **{
-            name: described(KEPT, f"The {name} of a job of v1alpha1. A job of v2alpha1 has tasks.")
-            for name in crd_v1alpha1.MODULES
-        },
-        "priorityClassName": described(
-            {**text, "maxLength": _LONGEST_NAME},
-            "The PriorityClass of the coordinator of a job of v1alpha1. Others have priority.",
-        ),
+        **{name: schema for other in _others() for name, schema in other.fields.items()},
         "template": described(KEPT, "The pod template of a job of one task, as of DI-orchestrator v1.0."),
         "minReplicas": described(count, "Of a job of one template: the replicas with which it starts, at least 1."),
         "maxReplicas": described(count, "Of a job of one template: the most replicas."),

@@ -15,8 +15,12 @@ from diflow.controller.workqueue import WorkQueue
 from diflow.kube.api import Cluster
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import PACE, Pace
+from diflow.kube.sparing import Shares
 
 _LOOK_SECONDS: Final = 1.0
+_BURST_SECONDS: Final = 5.0
+"""Of a processor, that looks at the jobs of one namespace may cost at once. Those of others wait for the threads that
+work at them."""
 
 
 class Controller:
@@ -35,10 +39,10 @@ class Controller:
         self.settings, self.elector = settings, elector
         self._clock, self._on_look = clock, on_look
         self.queue = WorkQueue(clock=clock)
-        self.caches = Caches(
-            cluster, namespace=settings.watched_namespace, on_change=self._on_change, clock=clock, pace=pace
-        )
+        self.caches = Caches(cluster, settings, on_change=self._on_change, clock=clock, pace=pace)
         self.reconciler = Reconciler(cluster, self.caches, elector, settings, clock=clock)
+        # As the time of processors, by the machine's own clock.
+        self._shares = Shares(share=2 * settings.reading_share, burst=_BURST_SECONDS)
         self._looking: dict[int, float] = {}
         self._lost: LostLeadershipError | None = None
 
@@ -85,13 +89,18 @@ class Controller:
                 stop.set()
 
     def _look(self, key: tuple[str, str]) -> None:
+        wait = self._shares.left_seconds(key[0])
+        if wait > 0:
+            self.queue.done(key, again=wait)
+            return
         began = self._looking[threading.get_ident()] = self._clock.monotonic()
         found = Next(0.0)  # where leadership was lost
         try:
-            found = self.reconciler.look(key)
+            with self._shares.paid_by(key[0]):
+                found = self.reconciler.look(key)
         finally:
             del self._looking[threading.get_ident()]
             self.queue.done(key, again=found.again_seconds, rest=found.rest_seconds)
             self._on_look(self._clock.monotonic() - began)
-        if self.caches.dijob(key) is None:
+        if self.caches.dijobs.get(*key) is None:
             self.queue.forget(key)

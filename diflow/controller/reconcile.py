@@ -13,12 +13,14 @@ killed between any two of them, and two processes do not harm each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 import structlog
 
-from diflow.common import keys
+from diflow.common import contribs, keys
 from diflow.common.clock import Clock
 from diflow.common.durations import backoff, timestamp
 from diflow.common.errors import (
@@ -31,25 +33,24 @@ from diflow.common.errors import (
     UnavailableError,
 )
 from diflow.controller import requests, statuses
-from diflow.controller.caches import Caches, StepPod
-from diflow.controller.coordinated import Coordinated
-from diflow.controller.objects import DIJobRead
-from diflow.controller.prerequisites import Prerequisites
+from diflow.controller.caches import Caches, Seen
+from diflow.controller.forms import Form, form_of
 from diflow.controller.settings import ControllerSettings
 from diflow.controller.workqueue import Key
 from diflow.controller.writes import Writer
-from diflow.jobs import dijobs, earlier_pods, submit, v1alpha1
+from diflow.dijob.model import DIJob
+from diflow.dijob.rules.fields import without_effect
+from diflow.jobs import dijobs, earlier_pods, submit
+from diflow.jobs.checks import templates
+from diflow.jobs.checks.prerequisites import Prerequisites
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.record import modules, patches, untrusted
-from diflow.record.job import JobRecord, record_of
-from diflow.record.status.observe import observe_state
-from diflow.record.status.status import derive_seen, is_job, unknown
-
-if TYPE_CHECKING:
-    from diflow.dijob.model import DIJob
+from diflow.record import overstay, untrusted
+from diflow.record.dijob import DIJobRecord, disowned, owner_of, owner_reference, step_pod_of
+from diflow.record.identity import Identity
+from diflow.record.status.status import is_job
 
 Json = dict[str, Any]
 
@@ -59,6 +60,10 @@ _CONFLICT_SECONDS: Final = (0.2, 30.0)
 # A Workflow that was created is in the cache long before.
 _CREATED_SECONDS: Final = 5.0
 _LONGEST_SLEEP_SECONDS: Final = 3600.0
+# Pods of one job that are stopped in one look, while all other jobs wait; and until the next look.
+_MOST_LATE_PODS: Final = 32
+_MORE_PODS_SECONDS: Final = 0.2
+_MOST_TOLD: Final = 3
 
 log = structlog.get_logger("diflow.controller")
 
@@ -70,6 +75,23 @@ class Next:
 
     again_seconds: float | None = None
     rest_seconds: float = 0.0
+
+
+class Looks(Protocol):
+    """Looks at the jobs of another form that have a Workflow."""
+
+    def has(self, workflow: Json) -> bool:
+        """Whether this is the Workflow of such a job."""
+        ...
+
+    def look(self, key: Key, seen: Seen) -> tuple[Json, float | None]:
+        """Make the next writes but that of the status. Returns the status, and after how many seconds to look again
+        (None: when something changes)."""
+        ...
+
+    def forget(self, key: Key) -> None:
+        """The object is gone."""
+        ...
 
 
 class Reconciler:
@@ -90,10 +112,12 @@ class Reconciler:
         self._caches, self._elector, self._settings, self._clock = caches, elector, settings, clock
         self._writer = Writer(self._cluster, caches, elector, status_seconds=settings.status_seconds, clock=clock)
         self._prerequisites = Prerequisites(clock)
-        self._coordinated = Coordinated(self._writer, clock=clock)
+        others: tuple[Callable[[Writer, Clock], Looks], ...] = contribs.found("controller.looks")
+        self._others = [made(self._writer, clock) for made in others]
         self._failures: dict[Key, int] = {}
         self._conflicts: dict[Key, int] = {}
         self._kept: dict[Key, set[str]] = {}
+        self._unasked = ""
         self.refused: dict[Key, str] = {}
         """Why the last look at a job failed, by job."""
 
@@ -124,75 +148,92 @@ class Reconciler:
         return Next(again, self._writer.rest_seconds(key))
 
     def _look(self, key: Key) -> float | None:
+        held = self._caches.held(key)
+        if held is not None:
+            self._hold(key, held)
+            return None
         obj = self._caches.dijob(key)
         if obj is None:
             self._forget(key)
             return None
         self._release(key, obj)
-        workflow = self._caches.workflow(key, obj.uid)
-        if workflow is not None:
-            return self._follow(key, obj, workflow)
+        seen = self._caches.seen(obj)
+        if seen is not None:
+            return self._follow(key, seen)
         if obj.is_deleted:
             return None
         if obj.has_ended:
             return self._expire(obj)
-        found = self._cluster.find(WORKFLOW, obj.name, namespace=obj.namespace)  # the cache may be behind
+        found = self._cluster.find(WORKFLOW, key[1], namespace=key[0])  # the cache may be behind
         return self._start(key, obj) if found is None else self._taken(key, obj, found)
+
+    def _hold(self, key: Key, held: DIJobRecord) -> None:
+        """Say once that nothing is done for a job now, as its namespace has no room for it."""
+        if self.refused.get(key) != held.problem:
+            self.refused[key] = held.problem
+            log.warning("job held", job=key, why=held.problem)
+            self._writer.event(held, "Refused", held.problem, is_warning=True)
 
     def _forget(self, key: Key) -> None:
         for table in (self._failures, self._conflicts, self._kept, self.refused):
             table.pop(key, None)
-        for keeper in (self._writer, self._coordinated):
-            keeper.forget(key)
+        self._writer.forget(key)
+        for other in self._others:
+            other.forget(key)
 
-    def _release(self, key: Key, obj: DIJobRead) -> None:
+    def _release(self, key: Key, obj: DIJobRecord) -> None:
         """Take the owner reference to the object out of the copies of its Workflow. What fails with one of them is no
         trouble of the job."""
-        for copy in self._caches.copies(key, obj.uid):
-            metadata = copy["metadata"]
-            if metadata["uid"] in self._kept.get(key, ()) or metadata.get("deletionTimestamp"):
+        for copy in self._caches.copies(obj):
+            its = Identity.of(copy)
+            if its.uid in self._kept.get(key, ()) or untrusted.sub(copy, "metadata").get("deletionTimestamp"):
                 continue
-            left = [one for one in untrusted.mappings(metadata.get("ownerReferences")) if one.get("uid") != obj.uid]
-            expected = {name: metadata[name] for name in ("uid", "resourceVersion")}
-            patch = {"metadata": {**expected, "ownerReferences": left or None}}
             try:
-                self._writer.patch_workflow(copy, patch, what="release")
+                self._writer.patch_workflow(its, disowned(copy, obj.identity.uid), what="release")
             except LostLeadershipError:
                 raise
             except (ConflictError, NotFoundError) as error:  # the next change of it calls for a look
-                log.debug("the copy has changed", job=key, workflow=metadata["name"], why=str(error))
+                log.debug("the copy has changed", job=key, workflow=its.name, why=str(error))
             except DiflowError as error:
-                log.warning("the copy stays the object's", job=key, workflow=metadata["name"], why=str(error))
+                log.warning("the copy stays the object's", job=key, workflow=its.name, why=str(error))
                 if isinstance(error, InvalidError | UnauthorizedError):
-                    self._kept.setdefault(key, set()).add(metadata["uid"])
+                    self._kept.setdefault(key, set()).add(its.uid)
             else:
-                log.info("copy released", job=key, workflow=metadata["name"])
+                log.info("copy released", job=key, workflow=its.name)
 
     # --- without a Workflow -------------------------------------------------------------------------------------------
 
-    def _start(self, key: Key, obj: DIJobRead) -> float | None:
+    def _start(self, key: Key, obj: DIJobRecord) -> float | None:
         if self._is_abandoned(obj):
             return self._fail(key, obj, f"the step that waited for it has ended before it began (pod {obj.waited_by})")
         if obj.begun:
             why = (
-                f"its Workflow {obj.name} was deleted before the end of the job was seen, and the job had begun: it is "
+                f"its Workflow {key[1]} was deleted before the end of the job was seen, and the job had begun: it is "
                 "not started again"
             )
             return self._fail(key, obj, why)
-        unknown: tuple[str, ...] = ()
+        ineffective: tuple[tuple[str, str], ...] = ()
         try:
-            if obj.has_coordinator:
-                job = self._with_coordinator(obj)
+            form = form_of(obj.job)
+            if form is not None:
+                job = form.job_of(obj.job, self._cluster)
             else:
-                job, unknown = obj.read()
+                job, unknown = dijobs.read(obj)
+                if unknown:
+                    raise InvalidError(statuses.unknown_fields(unknown))
+                ineffective = tuple(without_effect(task.template for task in job.tasks))
             submit.submit(
                 job,
                 cluster=self._cluster,
-                owner=dijobs.owner_reference(obj.name, obj.uid),
+                owner=owner_reference(obj.identity),
                 before_create=self._elector.check,
-                check_ready=self._prerequisites.check,
-                check_pods=earlier_pods.check,
-                rendering=v1alpha1.render if obj.has_coordinator else None,
+                checks=submit.Checks(
+                    queue=_waits_for_its_queue,
+                    ready=self._prerequisites.check,
+                    templates=partial(self._check_templates, form=form),
+                    pods=earlier_pods.check,
+                ),
+                rendering=form.render if form is not None else None,
             )
         except InvalidError as error:
             return self._fail(key, obj, statuses.refusal(error))
@@ -202,45 +243,48 @@ class Reconciler:
             return self._wait(key, obj, error)
         self._writer.count("workflow")
         log.info("workflow created", job=key)
-        if unknown:
-            self._writer.event(obj, "UnknownFields", statuses.unknown_fields(unknown), is_warning=True)
+        for path, text in ineffective[:_MOST_TOLD]:
+            self._writer.event(obj, "NoEffect", f"{path} {text}", is_warning=True)
         return _CREATED_SECONDS
 
-    def _with_coordinator(self, obj: DIJobRead) -> DIJob:
-        """The job of an object of v1alpha1. Raises InvalidError."""
-        file = self._settings.aggregator_file
-        found = (
-            v1alpha1.aggregator_of(self._cluster, self._settings.aggregator_config)
-            if file is None
-            else v1alpha1.aggregator_in(file)
-        )
-        return v1alpha1.job_of(obj.job, aggregator=found)
+    def _check_templates(self, cluster: Cluster, job: DIJob, *, namespace: str, form: Form | None) -> None:
+        try:
+            templates.check(cluster, job, namespace=namespace, tell=self._tell)
+        except InvalidError as error:
+            raise InvalidError(error.message, path=form.path(error.path, job)) if form is not None else error from None
 
-    def _taken(self, key: Key, obj: DIJobRead, found: Json) -> float | None:
+    def _tell(self, why: str) -> None:
+        """Log, once, why pod templates are not checked by the API server."""
+        if why != self._unasked:
+            self._unasked = why
+            log.warning("pod templates are not checked by the API server", why=why)
+
+    def _taken(self, key: Key, obj: DIJobRecord, found: Json) -> float | None:
         """There is a Workflow of this name, which is not in the cache as the job's own."""
-        name, uid = dijobs.owner(found)
-        if uid == obj.uid:
+        namespace, own = key
+        name, uid = owner_of(found)
+        if uid == obj.identity.uid:
             if is_job(found):
                 raise ConflictError("the cache does not have its Workflow yet")
-            why = f"its Workflow {obj.name} has lost the label {keys.MANAGED_BY}: set it to {keys.MANAGED_BY_VALUE}"
+            why = f"its Workflow {own} has lost the label {keys.MANAGED_BY}: set it to {keys.MANAGED_BY_VALUE}"
             return self._wait(key, obj, why)
-        if name == obj.name:
-            return self._wait(key, obj, f"the Workflow of an earlier DIJob {obj.name} is being deleted")
+        if name == own:
+            return self._wait(key, obj, f"the Workflow of an earlier DIJob {own} is being deleted")
         why = (
-            f"there is a Workflow {obj.name} in the namespace {obj.namespace!r} that is not of this DIJob: it was left "
-            "alone. Delete this DIJob, and give it another name"
+            f"there is a Workflow {own} in the namespace {namespace!r} that is not of this DIJob: it was left alone. "
+            "Delete this DIJob, and give it another name"
         )
         return self._fail(key, obj, why)
 
-    def _wait(self, key: Key, obj: DIJobRead, why: object) -> float:
+    def _wait(self, key: Key, obj: DIJobRecord, why: object) -> float:
         """The job has to wait for something that others must do; it is looked at again, less and less often."""
         self.refused[key] = str(why)
         left = self._writer.status(key, obj, statuses.waiting(obj, str(why)))
         pause = self._back_off_seconds(key)
         return pause if left is None else min(left, pause)
 
-    def _fail(self, key: Key, obj: DIJobRead, why: str) -> float | None:
-        seconds = statuses.ttl_seconds(untrusted.sub(obj.job, "spec").get(submit.TTL))
+    def _fail(self, key: Key, obj: DIJobRecord, why: str) -> float | None:
+        seconds = statuses.ttl_seconds(obj.fields.get(submit.TTL))
         if seconds is None:
             seconds = submit.default_ttl(self._cluster)
         made = statuses.failed(obj, why, now=timestamp(self._clock.wall()), ttl_seconds=seconds)
@@ -248,7 +292,7 @@ class Reconciler:
         again = self._writer.status(key, obj, made)
         return 0.0 if again is None and made.get("expiresAt") else again
 
-    def _expire(self, obj: DIJobRead) -> float | None:
+    def _expire(self, obj: DIJobRecord) -> float | None:
         """Delete an object that has ended for so long as its job says."""
         expires = untrusted.time(obj.status.get("expiresAt"))
         if not expires:
@@ -257,78 +301,66 @@ class Reconciler:
         if left > 0:
             return min(left, _LONGEST_SLEEP_SECONDS)
         self._elector.check()
-        self._cluster.delete(DIJOB, obj.name, namespace=obj.namespace, uid=obj.uid)
+        self._cluster.delete(DIJOB, obj.identity.name, namespace=obj.identity.namespace, uid=obj.identity.uid)
         return None
 
     # --- with one -----------------------------------------------------------------------------------------------------
 
-    def _follow(self, key: Key, obj: DIJobRead, workflow: Json) -> float | None:
-        job = record_of(workflow)
-        if not (job.has_ended or job.is_stopping) and (why := self._reason_to_stop(obj, job)):
-            workflow = self._stop(key, obj, workflow, why)
-            job = record_of(workflow)
-        known = modules.read(workflow)
-        if known is not None:
-            return self._coordinate(key, obj, workflow, job, known)
-        if obj.number("replicas") is not None and obj.number("reportedReplicas") is None:
-            # Others have written the status without our record: it is repaired first, then their number counts.
-            made = statuses.adopted(obj, sum(job.running.values()), requests.answered(obj, job, workflow))
-            self._writer.put_status(key, obj, made)
-            return 0.0
-        if not obj.is_deleted:
-            todo = requests.answer(obj, job, workflow)
-            if todo is not None:
-                workflow = self._carry_out(key, obj, workflow, todo)
-                job = record_of(workflow)
-        found = derive_seen(workflow, observe_state(job, workflow, self._caches.pods_of(workflow)))
-        answered = requests.answered(obj, job, workflow)
-        made = statuses.observed(found, requests=answered, ttl_seconds=_ttl_seconds(workflow))
-        made = statuses.keep_transition(statuses.keep_result(made, obj), obj)
-        return self._write(key, obj, made)
+    def _follow(self, key: Key, seen: Seen) -> float | None:
+        other = next((other for other in self._others if other.has(seen.workflow)), None)
+        change = self._change_of(seen, may_answer=other is None)
+        if change is not None:
+            self._writer.change(key, seen.obj, seen.job.identity, change)
+            now = self._caches.seen(seen.obj)  # with the answer to the write
+            if now is None:
+                return 0.0
+            seen = now
+        return self._report(key, seen, other)
 
-    def _coordinate(
-        self, key: Key, obj: DIJobRead, workflow: Json, job: JobRecord, known: modules.Modules
-    ) -> float | None:
-        """Take away the pods that a v1alpha1 job does not want any more, and write its status."""
-        pods = self._caches.pods_of(workflow)
-        found = derive_seen(workflow, observe_state(job, workflow, pods))
-        left: float | None = None
-        if not found.ended and not known.problem:
-            left = self._coordinated.clean(key, obj, workflow, known, pods)
-        if known.problem and not found.ended:  # its pods stay: nobody knows which of them are wanted
-            found = unknown(f"cannot be read: {known.problem}")
-        requested = obj.number("scaleRequests") or 0
-        made = statuses.coordinated(found, known, requests=requested, ttl_seconds=_ttl_seconds(workflow))
-        again = self._write(key, obj, made)
-        return min((seconds for seconds in (again, left) if seconds is not None), default=None)
+    def _change_of(self, seen: Seen, *, may_answer: bool) -> requests.Change | None:
+        """What is to be changed in the Workflow; None if nothing is. `may_answer`: requests of the object, too."""
+        obj, job = seen.obj, seen.job
+        if not (job.has_ended or job.is_stopping) and (why := self._reason_to_stop(seen)):
+            return requests.stop(obj, job, why)
+        if obj.is_deleted or not may_answer or statuses.is_foreign(obj):
+            return None
+        return requests.answer(obj, job, seen.carried_out, now=self._clock.wall())
 
-    def _write(self, key: Key, obj: DIJobRead, made: Json) -> float | None:
-        """Write the status of a job with a Workflow; delete the object when its time is over."""
+    def _report(self, key: Key, seen: Seen, other: Looks | None) -> float | None:
+        """Write the status of the job as it was seen. `other`: what looks at a job of another form."""
+        obj, left = seen.obj, None
+        if other is not None:
+            made, left = other.look(key, seen)
+        else:
+            answered = requests.answered(obj, seen.carried_out)
+            if statuses.is_foreign(obj):
+                self._writer.put_status(key, obj, statuses.adopted(obj, sum(seen.job.running.values()), answered))
+                return 0.0
+            made = statuses.observed(seen.status, requests=answered, ttl_seconds=seen.ttl_seconds)
+            made = statuses.keep_transition(statuses.keep_result(made, obj), obj)
         again = self._writer.status(key, obj, made)
         if again is None and made.get("expiresAt") and not obj.is_deleted:
-            return self._expire(obj) if obj.has_ended else 0.0
-        return again
+            again = self._expire(obj) if obj.has_ended else 0.0  # its time is over
+        each = (again, left, self._stop_late(key, seen))
+        return min((seconds for seconds in each if seconds is not None), default=None)
 
-    def _carry_out(self, key: Key, obj: DIJobRead, workflow: Json, todo: requests.Answer) -> Json:
-        """Write requests into the Workflow, and report it to the user. Returns the Workflow as it is now."""
-        answer = self._writer.patch_workflow(workflow, todo.patch, what="request")
-        for text in todo.done:
-            log.info("job scaled", job=key, what=text)
-            self._writer.event(obj, "Scaled", text)
-        for text in todo.refused:
-            log.info("job not scaled", job=key, why=text)
-            why = f"the request for other replicas was refused: {text}"
-            self._writer.event(obj, "ScaleRefused", why, is_warning=True)
-        if todo.ignored:
-            what = " and ".join(f"spec.{name}" for name in todo.ignored)
-            text = f"{what} cannot change in a job that was created, and the change has no effect: {statuses.ADVICE}"
-            log.info("job not changed", job=key, what=what)
-            self._writer.event(obj, "ChangeIgnored", text, is_warning=True)
-        return answer
+    def _stop_late(self, key: Key, seen: Seen) -> float | None:
+        """Have the kubelets stop the pods that go on after the job has ended, when their grace period is over. Returns
+        after how many seconds there is more to do."""
+        if not seen.job.has_ended:
+            return None
+        since = self._clock.wall() - untrusted.seconds(untrusted.sub(seen.workflow, "status").get("finishedAt"))
+        going = [(pod["patience_seconds"] - since, pod) for pod in seen.pods if pod["patience_seconds"] is not None]
+        late = [pod for left, pod in going if left <= 0]
+        for pod in late[:_MOST_LATE_PODS]:
+            log.info("pod stopped", job=key, pod=pod["metadata"]["name"], why="its grace period is over")
+            self._writer.end_pod(pod, overstay.STOP_NOW)
+        later = [left for left, _ in going if left > 0]
+        return _MORE_PODS_SECONDS if len(late) > _MOST_LATE_PODS else min(later, default=None)
 
     # --- a step of another Workflow -----------------------------------------------------------------------------------
 
-    def _is_abandoned(self, obj: DIJobRead) -> bool:
+    def _is_abandoned(self, obj: DIJobRecord) -> bool:
         """Whether a step was to wait for the job, and its pod has ended: its Workflow was stopped or terminated, or the
         step has exceeded its deadline or lost its node, and may be tried again with a job of its own.
 
@@ -336,34 +368,23 @@ class Reconciler:
         """
         if not obj.waited_by:
             return False
-        pod = self._caches.step((obj.namespace, obj.waited_by))
+        namespace = obj.identity.namespace
+        pod = self._caches.step((namespace, obj.waited_by))
         if pod is None:  # gone, or the cache is behind
-            found = self._cluster.find(POD, obj.waited_by, namespace=obj.namespace)
-            pod = StepPod.read(found) if found is not None else None
+            found = self._cluster.find(POD, obj.waited_by, namespace=namespace)
+            pod = step_pod_of(found) if found is not None else None
         return pod is None or pod.has_ended or pod.created > obj.created
 
-    def _reason_to_stop(self, obj: DIJobRead, job: JobRecord) -> str:
+    def _reason_to_stop(self, seen: Seen) -> str:
         """Why the job's Workflow must be stopped; "" if it must not."""
         # The pods are deleted before the Workflow, and Argo would replace each of them.
-        if obj.is_deleted_in_foreground:
+        if seen.obj.is_deleted_in_foreground:
             return "its DIJob is being deleted"
-        if job.argo.is_being_deleted:
+        if seen.job.argo.is_being_deleted:
             return "its Workflow is being deleted"
-        if obj.is_deleted or not self._is_abandoned(obj):
+        if seen.obj.is_deleted or not self._is_abandoned(seen.obj):
             return ""
-        return f"the step that waited for it has ended (pod {obj.waited_by})"
-
-    def _stop(self, key: Key, obj: DIJobRead, workflow: Json, why: str) -> Json:
-        """Stop the job, and report it. Returns the Workflow as it is now."""
-        # With its DIJob, it changes at once and with each pod that ends, and the stop must not wait for the last one.
-        known = ("uid",) if obj.is_deleted_in_foreground else ("uid", "resourceVersion")
-        expected = {name: workflow["metadata"][name] for name in known}
-        patch = patches.stop()
-        patch["metadata"] |= {**expected, "annotations": {keys.STOPPED_BECAUSE: why}}
-        answer = self._writer.patch_workflow(workflow, patch, what="stop")
-        log.info("job stopped", job=key, why=why)
-        self._writer.event(obj, "Stopped", why)
-        return answer
+        return f"the step that waited for it has ended (pod {seen.obj.waited_by})"
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -388,6 +409,5 @@ class Reconciler:
         return backoff(_BACKOFF_SECONDS, failures, error)
 
 
-def _ttl_seconds(workflow: Json) -> int | None:
-    """How long the job is kept after its end, as its Workflow has it."""
-    return statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
+def _waits_for_its_queue(*_: object, **__: object) -> None:
+    """An object may be created before its queue: the allocator says what it waits for."""

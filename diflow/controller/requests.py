@@ -1,36 +1,39 @@
-"""Changes of a DIJob object that request other numbers of replicas, as a change of its Workflow. Pure.
+"""What a DIJob object asks of its Workflow, as changes of that. Pure.
 
-There are two: a change of the replicas in the spec, and a write of `status.replicas` by others, as DI-orchestrator's
-own allocator does it. Users can also request replicas without the object (`POST .../replicas`), so a spec is carried
-out once, when it changes, and not enforced. What was carried out is in an annotation of the Workflow, which the same
-patch writes: after a crash at any time each request is carried out once.
+The job may have to stop. And an object can request other numbers of replicas in two ways: by its spec, and by a write
+of others into `status.replicas`, as DI-orchestrator's own allocator does it. Users can also request replicas without
+the object (`POST .../replicas`), so a spec is carried out once, when it changes, and not enforced. What was carried out
+is in an annotation of the Workflow, which the same patch writes: after a crash at any time each request is carried out
+once.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
 from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_REPLICAS, MOST_TASKS
-from diflow.controller.objects import Counts, DIJobRead, counts, is_counts
+from diflow.controller import statuses
 from diflow.dijob.model import same_part
-from diflow.jobs.replica_ranges import check_size, with_bounds, with_number
-from diflow.jobs.scale_requests import check_hostnames, check_scalable, scaled
-from diflow.record import untrusted
+from diflow.record import patches, untrusted
+from diflow.record.dijob import Counts, DIJobRecord, counts, is_counts
 from diflow.record.job import JobRecord
-from diflow.record.notes import Notes
 from diflow.record.parameters import manifest
-from diflow.record.ranges import asked, elastic
+from diflow.record.requests import resuming
+from diflow.record.requests.changes import check_hostnames, check_scalable, check_size, scaled, with_bounds, with_number
+from diflow.record.requests.notes import Notes
+from diflow.record.requests.ranges import asked, elastic
 
 Json = dict[str, Any]
 
 _LONGEST: Final = 16_384
 """Of the annotation: 40 tasks take less than 4 KiB."""
+_IGNORED: Final = f"cannot change in a job that was created, and the change has no effect: {statuses.ADVICE}"
 _MOST_REQUESTS: Final = 2**31 - 1
 _DIGEST: Final = 16
 _OF_ANY_TYPE: Final[Mapping[str, str]] = {"nodeCheck": "node_check", "monitor": "monitor"}
@@ -40,13 +43,17 @@ _OF_ANY_TYPE: Final[Mapping[str, str]] = {"nodeCheck": "node_check", "monitor": 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
     """The replicas of the spec that were carried out last, by task; the number of answered writes of
-    `status.replicas`, and the number of replicas in the last of them."""
+    `status.replicas`, and the number of replicas in the last of them. `made`: the spec of the manifest of which the
+    Workflow was made."""
 
     spec: Mapping[str, Counts]
     status: int = 0
     replicas: int = 0
     ignored: str = ""
     """The change of other fields that was refused last, as a digest."""
+    is_suspended: bool = False
+    """The spec's `suspend`, as it was carried out last."""
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, job: JobRecord, workflow: Mapping[str, Any]) -> CarriedOut:
@@ -54,30 +61,32 @@ class CarriedOut:
         text = job.wishes.request(keys.CARRIED_OUT)
         given = untrusted.mapping(text) if len(text) <= _LONGEST else {}
         spec, number = given.get("spec"), given.get("status")
-        known = counts(manifest(workflow))
+        made = untrusted.sub(manifest(workflow), "spec")
+        known = counts(made)
         if isinstance(spec, dict) and len(spec) <= MOST_TASKS:
             known |= {task: tuple(found) for task, found in spec.items() if is_counts(found)}
         pair = number if isinstance(number, list) and len(number) == 2 else [0, 0]
         ignored = untrusted.string(given.get("ignored"), most=_DIGEST)
         status, replicas = (n if untrusted.is_count(n, least=0, most=_MOST_REQUESTS) else 0 for n in pair)
-        return cls(known, status, replicas, ignored)
+        is_suspended = given.get("suspend", made.get("suspend")) is True
+        return cls(known, status, replicas, ignored, is_suspended, made)
 
     def text(self) -> str:
         """The annotation's text."""
         spec = {task: list(found) for task, found in self.spec.items()}
-        more = {"ignored": self.ignored} if self.ignored else {}
+        more: Json = {"ignored": self.ignored} if self.ignored else {}
+        if self.is_suspended != (self.made.get("suspend") is True):
+            more["suspend"] = self.is_suspended
         return canonical_json({"spec": spec, "status": [self.status, self.replicas], **more})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The patch of the Workflow that carries requests out, and what was done and refused, as texts. `ignored`: fields
-    that were changed and cannot change."""
+class Change:
+    """A patch of the Workflow. `kind`: of `writes.WHAT`; `events`: (reason, message) of what the object is told."""
 
+    kind: str
     patch: Json
-    done: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
+    events: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -92,52 +101,87 @@ class _Draft:
     done: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, job: JobRecord, namespace: str) -> _Draft:
+        """Those that it has now."""
+        notes = Notes.read(job.wishes.request(keys.REQUESTS))
+        return cls(job, dict(job.wishes.desired), job.wishes.bounds, notes, namespace)
 
-def answered(obj: DIJobRead, job: JobRecord, workflow: Mapping[str, Any]) -> int:
-    """The number for `status.scaleRequests` once a wish was carried out. `job`: the record of the Workflow."""
-    carried_out = CarriedOut.read(job, workflow)
-    return max(_counted(obj, carried_out), carried_out.status)
+    @property
+    def renoted(self) -> dict[str, str]:
+        """The annotation with the server's notes, if they have changed."""
+        is_same = self.notes == Notes.read(self.current.wishes.request(keys.REQUESTS))
+        return {} if is_same else {keys.REQUESTS: self.notes.text()}
 
 
-def answer(obj: DIJobRead, job: JobRecord, workflow: Mapping[str, Any]) -> Answer | None:
-    """The patch of the Workflow that carries out what the object requests; None if nothing is left to be done. `job`:
-    the record of the Workflow."""
-    before = CarriedOut.read(job, workflow)
+def stop(obj: DIJobRecord, job: JobRecord, why: str) -> Change:
+    """Stop the job."""
+    patch = job.identity.bind(patches.stop())
+    patch["metadata"]["annotations"] = {keys.STOPPED_BECAUSE: why}
+    if obj.is_deleted_in_foreground:
+        # With its DIJob, it changes at once and with each pod that ends, and the stop must not wait for the last one.
+        del patch["metadata"]["resourceVersion"]
+    return Change("stop", patch, (("Stopped", why),))
+
+
+def answered(obj: DIJobRecord, before: CarriedOut) -> int:
+    """The number for `status.scaleRequests` once a wish was carried out."""
+    return max(_counted(obj, before), before.status)
+
+
+def answer(obj: DIJobRecord, job: JobRecord, before: CarriedOut, *, now: float) -> Change | None:
+    """What carries out the requests of the object in its Workflow; None if nothing is left to be done. `now`: seconds
+    since 1970."""
+    if not obj.problem and (obj.fields.get("suspend") is True) != before.is_suspended:
+        return _suspended(job, before, now=now)
     new = obj.counts
     changed = {task: found for task, found in new.items() if task in before.spec and before.spec[task] != found}
     by, answered = _wish(obj, before)
-    ignored, digest = _ignored(obj, workflow, before)
+    ignored, digest = _ignored(obj, before)
     if not changed and not by and not ignored:
         return None
-    after = CarriedOut({**before.spec, **changed}, *answered, digest)
-    if not changed and not by:
-        return Answer(_noted(workflow, after), ignored=ignored)
-    try:
-        check_scalable(job)
-    except (InvalidError, ConflictError, NotFoundError) as error:
-        return Answer(_noted(workflow, after), refused=(str(error),), ignored=ignored)
-    draft = _Draft(
-        job,
-        dict(job.wishes.desired),
-        job.wishes.bounds,
-        Notes.read(job.wishes.request(keys.REQUESTS)),
-        obj.namespace,
-    )
-    for task in changed:
-        _as_specified(draft, task, new)
-    if by:
-        _more(draft, by)
-    noted = {keys.CARRIED_OUT: after.text()}
-    if draft.notes != Notes.read(job.wishes.request(keys.REQUESTS)):
-        noted[keys.REQUESTS] = draft.notes.text()
-    patch = scaled(job, draft.desired, draft.bounds, annotations=noted)
-    return Answer(patch, tuple(draft.done), tuple(draft.refused), ignored)
+    noted = replace(
+        before, spec={**before.spec, **changed}, status=answered[0], replicas=answered[1], ignored=digest
+    ).text()
+    draft = _Draft.of(job, obj.identity.namespace)
+    patch = job.identity.bind({"metadata": {"annotations": {keys.CARRIED_OUT: noted}}})
+    if changed or by:
+        try:
+            check_scalable(job)
+        except (InvalidError, ConflictError, NotFoundError) as error:
+            draft.refused.append(str(error))
+        else:
+            for task in changed:
+                _as_specified(draft, task, new)
+            if by:
+                _more(draft, by)
+            patch = scaled(job, draft.desired, draft.bounds, annotations={keys.CARRIED_OUT: noted, **draft.renoted})
+    fields = " and ".join(f"spec.{name}" for name in ignored)
+    events = [
+        *(("Scaled", text) for text in draft.done),
+        *(("ScaleRefused", f"the request for other replicas was refused: {text}") for text in draft.refused),
+        *([("ChangeIgnored", f"{fields} {_IGNORED}")] if fields else []),
+    ]
+    return Change("request", patch, tuple(events))
 
 
-def _ignored(obj: DIJobRead, workflow: Mapping[str, Any], before: CarriedOut) -> tuple[tuple[str, ...], str]:
+def _suspended(job: JobRecord, before: CarriedOut, *, now: float) -> Change:
+    """Suspend the job, or resume it, as its spec has changed. What else is requested follows."""
+    carried = replace(before, is_suspended=not before.is_suspended)
+    noted = {keys.CARRIED_OUT: carried.text()}
+    if job.is_closing:
+        return Change("request", job.identity.bind({"metadata": {"annotations": noted}}))
+    if carried.is_suspended:
+        patch, event = resuming.suspended(job, annotations=noted), ("Suspended", "its spec says suspend: true")
+    else:
+        patch, event = resuming.resumed(job, now=now, annotations=noted), ("Resumed", "its spec says suspend: false")
+    return Change("request", job.identity.bind(patch), (event,))
+
+
+def _ignored(obj: DIJobRecord, before: CarriedOut) -> tuple[tuple[str, ...], str]:
     """The fields that the CRD cannot compare and that differ from those of the Workflow, if they were not reported
     before; and a digest of them."""
-    now, made = untrusted.sub(obj.job, "spec"), untrusted.sub(manifest(workflow), "spec")
+    now, made = obj.fields, before.made
     # What is equal as it stands, as in nearly all jobs, is not parsed.
     changed = [
         name
@@ -151,7 +195,7 @@ def _ignored(obj: DIJobRead, workflow: Mapping[str, Any], before: CarriedOut) ->
     return (tuple(changed) if text != before.ignored else ()), text
 
 
-def _wish(obj: DIJobRead, before: CarriedOut) -> tuple[int, tuple[int, int]]:
+def _wish(obj: DIJobRecord, before: CarriedOut) -> tuple[int, tuple[int, int]]:
     """How many more replicas others have written into `status.replicas` than the controller has (0: none), and what to
     note of that.
 
@@ -167,7 +211,7 @@ def _wish(obj: DIJobRead, before: CarriedOut) -> tuple[int, tuple[int, int]]:
     return by, (max(number, before.status), replicas) if by else noted
 
 
-def _counted(obj: DIJobRead, before: CarriedOut) -> int:
+def _counted(obj: DIJobRecord, before: CarriedOut) -> int:
     """The answered writes of `status.replicas` that the status counts; those that the Workflow counts, if somebody
     wrote a number into the status that nobody could have reached."""
     number = obj.number("scaleRequests") or 0
@@ -196,7 +240,7 @@ def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:
 
 def _range(task: str, spec: Mapping[str, Counts], *, least: int) -> tuple[int, int]:
     """The range of a preemptible job's task, as that of a job submitted with this spec
-    (`replica_ranges.submitted_range`). `least`: its minimum if no task has bounds."""
+    (`ranges.submitted_range`). `least`: its minimum if no task has bounds."""
     replicas, low, high = spec[task]
     if any(found[1] or found[2] for found in spec.values()):
         return low or replicas, high or replicas
@@ -231,15 +275,3 @@ def _accept(draft: _Draft, index: int, desired: dict[str, int], bounds: Mapping[
     draft.done.append(
         f"{after.task}: {was} → {now} replicas" if was != now else f"{after.task}: {now} replicas, as before"
     )
-
-
-def _noted(workflow: Mapping[str, Any], after: CarriedOut) -> Json:
-    """The patch that only notes what was answered."""
-    metadata = untrusted.sub(workflow, "metadata")
-    return {
-        "metadata": {
-            "uid": metadata.get("uid"),
-            "resourceVersion": metadata.get("resourceVersion"),
-            "annotations": {keys.CARRIED_OUT: after.text()},
-        }
-    }

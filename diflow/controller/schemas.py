@@ -14,12 +14,15 @@ from pydantic import BaseModel
 
 from diflow.common import keys
 from diflow.dijob.rules.podtypes import PodTemplate
-from diflow.record.status.status import PHASES
+from diflow.record.status.timeline import PHASES
 
 Json = dict[str, Any]
 
 KEPT: Final[Json] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 """An object that is kept as it is, and whose fields the API server does not check."""
+MOST_ITEMS: Final = 4096
+"""Of a list of objects that has no bound of its own. In 128 KiB, a list may have 40,000 empty objects, of which each
+takes more memory than text."""
 _INT_OR_STRING: Final[Json] = {"x-kubernetes-int-or-string": True}
 # Fields of Kubernetes whose schema is not that of Hera's models.
 _BY_NAME: Final[dict[str, Json]] = {
@@ -62,7 +65,7 @@ def definition(kind: str, plural: str, short: str, versions: Sequence[Json], **s
 def version(name: str, schema: Json, *, is_stored: bool, columns: Sequence[Json] = ()) -> Json:
     """A version of a CustomResourceDefinition with the schema of its objects. `columns`: what `kubectl get` prints."""
     known = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
-    schema = {**schema, "properties": {**known, **schema["properties"]}}
+    schema = _with_bounded_lists({**schema, "properties": {**known, **schema["properties"]}})
     return {
         "name": name,
         "served": True,
@@ -71,6 +74,18 @@ def version(name: str, schema: Json, *, is_stored: bool, columns: Sequence[Json]
         **({"additionalPrinterColumns": list(columns)} if columns else {}),
         "schema": {"openAPIV3Schema": schema},
     }
+
+
+def _with_bounded_lists(schema: Any) -> Any:
+    """The schema, in which no list of objects is without a bound."""
+    if isinstance(schema, list):
+        return [_with_bounded_lists(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    items = schema.get("items") if schema.get("type") == "array" else None
+    is_of_objects = isinstance(items, dict) and items.get("type") in ("object", "array")
+    bound = {"maxItems": MOST_ITEMS} if is_of_objects else {}
+    return {**bound, **{name: _with_bounded_lists(one) for name, one in schema.items()}}
 
 
 def metadata() -> Json:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from diflow.common import keys
 from diflow.daemon.environment import from_environment
 
 
@@ -29,12 +26,14 @@ class ControllerSettings(BaseSettings):
     """The least time between two writes of one job's status, so that a job whose pods change all the time costs one
     write a second."""
 
-    aggregator_config: str = keys.AGGREGATOR_CONFIG
-    """The AggregatorConfig with the template of the aggregators of v1alpha1 jobs, as `namespace/name`. It is read when
-    a job starts."""
+    reading_share: float = Field(0.25, gt=0, le=100)
+    """Seconds of a processor, in each second, that reading the changes of one namespace's objects may cost. Those of a
+    namespace that needs more are read later; those of others are not. Looks at its jobs may cost twice as much, and
+    wait then too."""
 
-    aggregator_file: Path | None = None
-    """A file with an AggregatorConfig, which is read instead."""
+    kept_mib: int = Field(64, ge=8)
+    """MiB of memory that the DIJob objects of one namespace may take, and as much for their Workflows. Further ones are
+    held until there is room."""
 
     stale_seconds: float = Field(90.0, gt=0)
     """The process is not ready if its caches are older than this: bookmarks come each minute, plus half a minute for

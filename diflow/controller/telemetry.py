@@ -37,6 +37,13 @@ class Telemetry:
             ("jobs", "DIJob objects.", lambda c: len(c.caches.jobs())),
             ("queue", "Jobs that are to be looked at, at once or later.", lambda c: len(c.queue)),
             ("refused_jobs", "Jobs that wait, as the last look at them failed.", lambda c: len(c.reconciler.refused)),
+            ("held_jobs", "Objects for which their namespace has no room.", lambda c: sum(c.caches.full().values())),
+            ("cache_age_seconds", "How old what is known of the cluster is.", lambda c: c.caches.all.age_seconds),
+            (
+                "late_seconds",
+                "How long a change has waited whose namespace costs more than its part to read.",
+                lambda c: c.caches.all.late(),
+            ),
             ("leader", "1 while this process leads.", lambda c: float(c.elector.is_leader())),
         )
         for name, text, of in gauges:

@@ -20,19 +20,23 @@ from diflow.common.errors import DiflowError, InvalidError, LostLeadershipError,
 from diflow.common.jsontext import canonical_json
 from diflow.controller import statuses
 from diflow.controller.caches import Caches
-from diflow.controller.objects import DIJobRead
+from diflow.controller.forms import form_of
+from diflow.controller.requests import Change
 from diflow.controller.workqueue import Key
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.events import event
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from diflow.kube.leader_election import Elector
+from diflow.record.dijob import DIJobRecord
+from diflow.record.identity import Identity
 from diflow.record.status.status import ENDED
 
 Json = dict[str, Any]
 
 WHAT: Final = ("workflow", "status", "request", "stop", "release", "pod")
 """What is written, for the metrics."""
+_WARNINGS: Final = frozenset({"ScaleRefused", "ChangeIgnored"})
 
 log = structlog.get_logger("diflow.controller")
 
@@ -81,13 +85,22 @@ class Writer:
         last = self._written.get(key)
         return max(0.0, last.at + self._status_seconds - self._clock.monotonic()) if last is not None else 0.0
 
-    def status(self, key: Key, obj: DIJobRead, made: Json) -> float | None:
+    def change(self, key: Key, obj: DIJobRecord, job: Identity, change: Change) -> None:
+        """Change the Workflow of a job, and tell its user."""
+        self.patch_workflow(job, change.patch, what=change.kind)
+        for reason, message in change.events:
+            log.info("job changed", job=key, reason=reason, what=message)
+            self.event(obj, reason, message, is_warning=reason in _WARNINGS)
+
+    def status(self, key: Key, obj: DIJobRecord, made: Json) -> float | None:
         """Write the status, unless it is that already. Returns the seconds to wait if the last write was just now."""
-        if obj.has_coordinator:
-            made = statuses.with_old_phases(made)
+        if (form := form_of(obj.job)) is not None:
+            made = form.status(made)
         made = statuses.observing(made, obj)
         last = self._written.get(key)
-        if obj.status == made or (last is not None and (last.version, last.digest) == (obj.version, _digest(made))):
+        if obj.status == made or (
+            last is not None and (last.version, last.digest) == (obj.identity.version, _digest(made))
+        ):
             return None
         if left := self.rest_seconds(key):
             return left
@@ -100,21 +113,20 @@ class Writer:
             self.event(obj, made["reason"], made["message"], is_warning=made["phase"] == "Failed")
         return None
 
-    def put_status(self, key: Key, obj: DIJobRead, made: Json) -> None:
+    def put_status(self, key: Key, obj: DIJobRecord, made: Json) -> None:
         """Write the status now."""
+        name, namespace = obj.identity.name, obj.identity.namespace
         body = {
             "apiVersion": keys.API_VERSION,
             "kind": keys.KIND,
-            "metadata": {
-                "name": obj.name, "namespace": obj.namespace, "uid": obj.uid, "resourceVersion": obj.version,
-            },
+            "metadata": {"name": name, "namespace": namespace, **obj.identity.this_version},
             "status": made,
-        }  # fmt: skip
+        }
         self._elector.check()
         self._caches.expect_status(key, made)
         try:
             answer = self._cluster.replace(
-                DIJOB, obj.name, body, namespace=obj.namespace, subresource="status", manager=keys.CONTROLLER
+                DIJOB, name, body, namespace=namespace, subresource="status", manager=keys.CONTROLLER
             )
         except NotFoundError:
             self._caches.expect_none(key)
@@ -125,18 +137,14 @@ class Writer:
         self.count("status")
         self._caches.dijobs.apply_write(answer)
 
-    def patch_workflow(self, workflow: Json, patch: Json, *, what: str) -> Json:
-        """Patch a Workflow. Returns it as it is now."""
-        metadata = workflow["metadata"]
+    def patch_workflow(self, job: Identity, patch: Json, *, what: str) -> None:
+        """Patch a Workflow."""
         self._elector.check()
-        answer = self._cluster.patch(
-            WORKFLOW, metadata["name"], patch, namespace=metadata["namespace"], manager=keys.CONTROLLER
-        )
+        answer = self._cluster.patch(WORKFLOW, job.name, patch, namespace=job.namespace, manager=keys.CONTROLLER)
         self._caches.workflows.apply_write(answer)
         self.count(what)
-        return answer
 
-    def end_pod(self, pod: Json, patch: Json | None, *, subresource: str = "") -> None:
+    def end_pod(self, pod: Json, patch: Mapping[str, Any] | None, *, subresource: str = "") -> None:
         """Delete a pod, or patch it. One that is gone is no error."""
         metadata = pod["metadata"]
         name, where = metadata["name"], {"namespace": metadata["namespace"]}
@@ -152,11 +160,11 @@ class Writer:
             return
         self.count("pod")
 
-    def event(self, obj: DIJobRead, reason: str, message: str, *, is_warning: bool = False) -> None:
+    def event(self, obj: DIJobRecord, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Create an Event on the object."""
         on = {
-            "apiVersion": keys.API_VERSION, "kind": keys.KIND, "uid": obj.uid,
-            "namespace": obj.namespace, "name": obj.name,
+            "apiVersion": keys.API_VERSION, "kind": keys.KIND, "uid": obj.identity.uid,
+            "namespace": obj.identity.namespace, "name": obj.identity.name,
         }  # fmt: skip
         body = event(
             on,
@@ -165,16 +173,16 @@ class Writer:
             is_warning=is_warning,
             component=keys.CONTROLLER,
             instance=self._elector.identity,
-            salt=obj.version,
+            salt=obj.identity.version,
             now=timestamp(self._clock.wall()),
         )
         try:
             self._elector.check()
-            self._cluster.create(EVENT, body, namespace=obj.namespace)
+            self._cluster.create(EVENT, body, namespace=obj.identity.namespace)
         except LostLeadershipError:
             raise
         except DiflowError as error:  # a missing Event must not stop the work
-            log.debug("the Event was not created", job=f"{obj.namespace}/{obj.name}", why=str(error))
+            log.debug("the Event was not created", job=obj.identity.key, why=str(error))
 
 
 def _digest(made: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from diflow.common.errors import LostLeadershipError
+from diflow.daemon.memory import kept_small
 
 # After a loss of leadership nothing is written; if the work still hangs after this time, the process exits.
 _LONGEST_END_SECONDS: Final = 20.0
@@ -77,7 +78,7 @@ class Tenure:
         `details` are logged at the start.
         """
         code = 0
-        with _ending_on_signals(self.end):
+        with kept_small(), _ending_on_signals(self.end):
             self._log.info("started", **details)
             try:
                 work(self.stop)

@@ -32,7 +32,7 @@ def job_card(job: DIJob) -> str:
     for task in job.tasks:
         low, high = task.min_replicas, task.max_replicas
         bounds = f" ({low or task.replicas}-{high or task.replicas})" if low or high else ""
-        work = _work(task.template)
+        work = task.work_container
         rows.append(
             _row("td", task.name, task.type, f"{task.replicas}{bounds}", str(work.get("image") or ""), _command(work))
         )
@@ -45,11 +45,6 @@ def job_card(job: DIJob) -> str:
 
 def _row(cell: str, *texts: str) -> str:
     return "<tr>" + "".join(f'<{cell} style="{_CELL}">{escape(text)}</{cell}>' for text in texts) + "</tr>"
-
-
-def _work(template: dict[str, Any]) -> dict[str, Any]:
-    containers: list[dict[str, Any]] = template["spec"]["containers"]
-    return next((c for c in containers if c.get("name") == keys.MAIN_CONTAINER), containers[0])
 
 
 def _command(container: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ import yaml
 from diflow.common import keys
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_FILE_BYTES, MOST_FILE_DEPTH, MOST_FILE_VALUES
+from diflow.dijob.rules.kinds import way_over
 
 _SURROGATES: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
@@ -169,7 +170,9 @@ def jobs_among(documents: Sequence[Document]) -> list[Document]:
         return list(documents)
     jobs = [document for document in documents if document.is_job]
     if not jobs:
-        raise InvalidError(f"the file holds {len(documents)} documents and none is a DIJob ({_titles(documents)})")
+        other = next(filter(None, (way_over(document.data) for document in documents)), "")
+        why = f"the file holds {len(documents)} documents and none is a DIJob ({_titles(documents)})"
+        raise InvalidError(f"{why}: {other}" if other else why)
     return jobs
 
 

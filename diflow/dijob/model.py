@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from diflow.common import keys, limits, names, quantities
@@ -24,21 +23,24 @@ from diflow.common.errors import InvalidError
 from diflow.common.jsontext import canonical_json, reader
 from diflow.common.words import shortened
 from diflow.dijob import manifests, memory
-from diflow.dijob.conditions import read_where
+from diflow.dijob.conditions import read_rules, read_where
 from diflow.dijob.pods import work_container
 from diflow.dijob.rules import ditask, hosts
-from diflow.dijob.rules.complaints import as_invalid, describe
+from diflow.dijob.rules.complaints import Model, describe
 from diflow.dijob.rules.failurerules import FailurePolicy
 from diflow.dijob.rules.generations import refuse_older, with_tasks
-from diflow.dijob.rules.metadata import check_annotations, check_labels
+from diflow.dijob.rules.kinds import way_over
+from diflow.dijob.rules.metadata import check_annotations, check_labels, generated_name
 from diflow.dijob.rules.podrules import check_image, check_mounts
 from diflow.dijob.rules.podtemplate import check_pod_template, check_volumes
 from diflow.dijob.rules.syntax import qualified_name
+from diflow.dijob.rules.unknown import IN_METADATA, said
 from diflow.dijob.stored import HealthAction, Priority, Scheduling, TaskType
 from diflow.dijob.yamltext import dump_yaml
 
 CleanPodPolicy = Literal["Running", "All", "None"]
 Replicas = Annotated[int, Field(ge=1, le=limits.MOST_REPLICAS, strict=True)]
+RunTime = Annotated[int, Field(ge=1, le=limits.MOST_RUN_SECONDS, strict=True)]
 Deadline = Annotated[int, Field(ge=0, le=limits.MOST_HEALTH_SECONDS, strict=True)]
 
 # Fields of DI-orchestrator's manifests without a meaning in diflow: dropped without a warning.
@@ -62,14 +64,20 @@ _SERVER_METADATA = frozenset(
 
 
 class UnknownFieldWarning(UserWarning):
-    """A manifest has a field that diflow does not know; it is dropped. Its arguments are the text and the path; `meant`
-    is the known field with a similar name, or "".
-    """
+    """A manifest has a field that diflow does not know; it is left out. Its argument is the path of the field."""
 
-    meant: str = ""
+    @property
+    def path(self) -> str:
+        """The path of the field in the manifest."""
+        return str(self.args[0])
+
+    @property
+    def said(self) -> str:
+        """What to say of it after its path: where it belongs, or what was probably meant."""
+        return said(self.path, DIJob)
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return f"{self.path} {self.said} (it is left out)"
 
 
 _COLLECTED: Final[ContextVar[list[UnknownFieldWarning] | None]] = ContextVar("unknown_fields", default=None)
@@ -90,23 +98,10 @@ def unknown_fields() -> Iterator[list[UnknownFieldWarning]]:
         _COLLECTED.reset(token)
 
 
-class _Model(BaseModel):
-    """Frozen, with camelCase aliases, and with InvalidError as its errors."""
+class _Model(Model):
+    """Whose defaults are validated, too."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="forbid",
-        strict=False,
-        validate_default=True,
-    )
-
-    def __init__(self, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise as_invalid(error) from None
+    model_config = ConfigDict(validate_default=True)
 
 
 Part = TypeVar("Part", bound=_Model)
@@ -131,6 +126,10 @@ class Task(_Model):
         None,
         max_length=limits.LONGEST_QUANTITY,
         description="The most memory that a replica may get after it ran out of memory (`failurePolicy`).",
+    )
+    active_deadline_seconds: RunTime | None = Field(
+        None,
+        description="The same as of the job, for the time in which a replica of this task runs. Needs the allocator.",
     )
     template: dict[str, Any] = Field(
         description="A Kubernetes pod template. The work is the container `di-container`, else the first one."
@@ -326,6 +325,18 @@ class DIJob(_Model):
         description="How often a replica that failed is started again, of a preemptible job all of them. Eviction, "
         "preemption and lost nodes do not count.",
     )
+    suspend: bool = Field(
+        False,
+        strict=True,
+        description="The job is created suspended: it has no pods until `diflow resume`, or, of a DIJob object, until "
+        "this is changed to false.",
+    )
+    active_deadline_seconds: RunTime | None = Field(
+        None,
+        description="The job fails, with the reason DeadlineExceeded, when it has run for so many seconds: the time in "
+        "which a replica of it runs, in all rounds together. Waiting in the queue, being suspended without pods and "
+        "being placed again do not count. Without the allocator Argo counts from its start of the Workflow.",
+    )
     clean_pod_policy: CleanPodPolicy = Field(
         "Running", description="Which pods are removed when the job has ended: `Running`, `All` or `None`."
     )
@@ -395,6 +406,11 @@ class DIJob(_Model):
             elif name in data and not (isinstance(data[name], str) and data[name] in get_args(CleanPodPolicy)):
                 text = f"Invalid CleanPodPolicy {shortened(str(data[name]), 80)}, expected in [None, Running, All]"
                 raise InvalidError(text, path="spec.cleanPodPolicy")
+        for name in ("ttlSecondsAfterFinished", "ttl_seconds_after_finished"):
+            if type(seconds := data.get(name)) is int and 0 <= seconds < limits.LEAST_TTL_SECONDS:
+                why = "in which the end of the job is seen and recorded"
+                text = f"must be at least {limits.LEAST_TTL_SECONDS}, {why}, not {seconds}"
+                raise InvalidError(text, path="spec.ttlSecondsAfterFinished")
         if isinstance(data.get("tasks"), list | tuple):
             hosts.limit("tasks", len(data["tasks"]), limits.MOST_TASKS, "spec.tasks")
             data["tasks"] = tuple(_task(item, i) for i, item in enumerate(data["tasks"]))
@@ -417,10 +433,26 @@ class DIJob(_Model):
             "nodeCheck": self.node_check,
             "health": self.health,
             "pendingSeconds": self.pending_seconds,
+            **{f"tasks[{i}].activeDeadlineSeconds": task.active_deadline_seconds for i, task in enumerate(self.tasks)},
         }
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":
                 raise InvalidError("needs the allocator, which `scheduling: none` excludes", path=f"spec.{name}")
+        return self
+
+    @model_validator(mode="after")
+    def _priority_is_said_once(self) -> Self:
+        """The rules for queues and namespaces go by `priority`, kube-scheduler by the priority class of the pods."""
+        is_alone = self.scheduling == "none" and "priority" not in self.model_fields_set
+        own = keys.PRIORITY_CLASSES[self.priority]
+        for i, task in enumerate(self.tasks):
+            given = task.template["spec"].get("priorityClassName")
+            if given and given != own and not is_alone:
+                raise InvalidError(
+                    f"is {given}, beside spec.priority {self.priority}, which makes it {own}: leave it out, and set "
+                    "spec.priority (a job with `scheduling: none` may name a class instead of spec.priority)",
+                    path=f"spec.tasks[{i}].template.spec.priorityClassName",
+                )
         return self
 
     @model_validator(mode="after")
@@ -526,7 +558,8 @@ class DIJob(_Model):
         ports = sum(len(container.get("ports", ())) for container in containers)
         hosts.limit("ports", ports, limits.MOST_PORTS, "spec.tasks")
         for i, task in enumerate(self.tasks):
-            conditions = read_where(task.template["spec"]).size
+            spec = task.template["spec"]
+            conditions = read_where(spec).size + read_rules(spec, namespace="", labels={}).size
             path = f"spec.tasks[{i}].template.spec"
             hosts.limit("conditions on nodes in one task", conditions, limits.MOST_CONDITIONS, path)
         self.check_hosts()
@@ -559,17 +592,22 @@ class DIJob(_Model):
             )
         refuse_older(manifest)
         kind, version = manifest.get("kind"), manifest.get("apiVersion")
+        if other := way_over(manifest):
+            raise InvalidError(other, path="kind")
         if kind != keys.KIND:
             raise InvalidError(f"must be {keys.KIND}, not {describe(kind)}", path="kind")
         if version != keys.API_VERSION:
             raise InvalidError(f"must be {keys.API_VERSION}, not {describe(version)}", path="apiVersion")
-        _warn([key for key in manifest if key not in _MANIFEST], _MANIFEST)
+        _warn([key for key in manifest if key not in _MANIFEST])
         manifest = with_tasks(manifest)
         fields = _in_manifests(cls) - _IN_METADATA
-        metadata = _known(manifest, "metadata", _IN_METADATA, ignored=_SERVER_METADATA)
+        metadata = _known(manifest, "metadata", frozenset(IN_METADATA), ignored=_SERVER_METADATA)
+        prefix = metadata.pop("generateName", None)
+        if "name" not in metadata and prefix is not None:
+            metadata["name"] = generated_name(prefix, path="metadata.generateName")
         spec = _known(manifest, "spec", fields, ignored=_IGNORED)
         if "name" not in metadata:
-            raise InvalidError("is missing: give the job a name", path="metadata.name")
+            raise InvalidError("is missing: give the job a name, or generateName", path="metadata.name")
         if "tasks" not in spec:
             raise InvalidError("is missing: a job has at least one task", path="spec.tasks")
         try:
@@ -634,7 +672,7 @@ def _task(item: Any, index: int) -> Task:
     given = _given(Task, item, path)
     with unknown_fields() as found, _at(path):
         task = Task(**given)
-    _warn([f"{path}.{warning.args[1]}" for warning in found])
+    _warn([f"{path}.{warning.path}" for warning in found])
     return task
 
 
@@ -684,7 +722,7 @@ def _given(model: type[BaseModel], item: Any, path: str) -> dict[str, Any]:
     """The known fields of a part of a spec that are set; the others warn."""
     data = _mapping(item, path)
     known = _in_manifests(model) | model.model_fields.keys()
-    _warn([f"{path}.{key}" for key in data if key not in known], known)
+    _warn([f"{path}.{key}" for key in data if key not in known])
     return {key: value for key, value in data.items() if key in known and value is not None}
 
 
@@ -696,9 +734,6 @@ def _at(path: str) -> Iterator[None]:
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 
-
-_MOST_HINTS: Final = 20
-_LONGEST_NAME: Final = 64
 
 _PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
     "topology": _topology,
@@ -732,7 +767,7 @@ def _mapping(value: Any, path: str) -> dict[str, Any]:
 def _known(manifest: dict[str, Any], part: str, known: Set[str], *, ignored: Set[str]) -> dict[str, Any]:
     """The known fields of `part` that are set; the others warn unless they are `ignored`."""
     given = _mapping(manifest.get(part) or {}, part)
-    _warn([f"{part}.{key}" for key in given if key not in known and key not in ignored], known)
+    _warn([f"{part}.{key}" for key in given if key not in known and key not in ignored])
     return {key: value for key, value in given.items() if key in known and value is not None}
 
 
@@ -745,21 +780,12 @@ def _in_manifest(error: InvalidError) -> InvalidError:
     return InvalidError(error.message, path=f"{root}.{error.path}")
 
 
-def _warn(paths: list[str], known: Iterable[str] = ()) -> None:
-    """Warn of unknown fields; `known` are the names that were possible there."""
-    names, collected = sorted(known), _COLLECTED.get()
-    for number, path in enumerate(paths):
-        meant = _meant(path.rpartition(".")[2], names) if number < _MOST_HINTS else ""
-        hint = f": did you mean {meant}?" if meant else ""
-        warning = UnknownFieldWarning(f"{path} is not known and is left out{hint}", path)
-        warning.meant = meant
+def _warn(paths: Iterable[str]) -> None:
+    """Warn of unknown fields."""
+    collected = _COLLECTED.get()
+    for path in paths:
+        warning = UnknownFieldWarning(path)
         if collected is None:
             warnings.warn(warning, stacklevel=4)
         else:
             collected.append(warning)
-
-
-def _meant(name: str, known: Sequence[str]) -> str:
-    """The known name that was probably meant; "" if none is close."""
-    close = get_close_matches(name, known, n=1, cutoff=0.75) if len(name) <= _LONGEST_NAME else []
-    return close[0] if close else ""

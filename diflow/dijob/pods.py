@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Required, TypedDict
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from diflow.common import keys
 from diflow.common.jsontext import reader
@@ -26,6 +26,14 @@ class Port(TypedDict, total=False):
     """A port of a container."""
 
     hostPort: Annotated[int, Meta(ge=0, le=65_535)] | None
+    containerPort: Annotated[int, Meta(ge=0, le=65_535)] | None
+    protocol: str | None
+
+
+class Mount(TypedDict, total=False):
+    """A volume that a container mounts."""
+
+    name: str | None
 
 
 class Container(TypedDict, total=False):
@@ -37,6 +45,8 @@ class Container(TypedDict, total=False):
     resources: Resources | None
     ports: list[Port] | None
     restartPolicy: str | None
+    volumeMounts: list[Mount] | None
+    volumeDevices: list[Mount] | None
 
 
 class Expression(TypedDict, total=False):
@@ -74,10 +84,62 @@ class NodeAffinity(TypedDict, total=False):
     preferredDuringSchedulingIgnoredDuringExecution: list[Preferred] | None
 
 
+class LabelSelector(TypedDict, total=False):
+    """Which pods are meant, by their labels."""
+
+    matchLabels: dict[str, str] | None
+    matchExpressions: list[Expression] | None
+
+
+class PodAffinityTerm(TypedDict, total=False):
+    """A required term of pod affinity or anti-affinity."""
+
+    topologyKey: Required[str]
+    labelSelector: LabelSelector | None
+    namespaces: list[str] | None
+    namespaceSelector: LabelSelector | None
+    matchLabelKeys: list[str] | None
+    mismatchLabelKeys: list[str] | None
+
+
+class PodAffinity(TypedDict, total=False):
+    """The pods that must be near, or must not be."""
+
+    requiredDuringSchedulingIgnoredDuringExecution: list[PodAffinityTerm] | None
+
+
 class Affinity(TypedDict, total=False):
     """The affinity of a pod."""
 
     nodeAffinity: NodeAffinity | None
+    podAffinity: PodAffinity | None
+    podAntiAffinity: PodAffinity | None
+
+
+class SpreadConstraint(TypedDict, total=False):
+    """A topology spread constraint."""
+
+    topologyKey: Required[str]
+    maxSkew: Required[int]
+    whenUnsatisfiable: str | None
+    labelSelector: LabelSelector | None
+    matchLabelKeys: list[str] | None
+    minDomains: int | None
+    nodeAffinityPolicy: str | None
+    nodeTaintsPolicy: str | None
+
+
+class ClaimSource(TypedDict, total=False):
+    """The claim of a volume."""
+
+    claimName: str | None
+
+
+class Volume(TypedDict, total=False):
+    """A volume of a pod."""
+
+    name: str | None
+    persistentVolumeClaim: ClaimSource | None
 
 
 class Toleration(TypedDict, total=False):
@@ -101,12 +163,23 @@ class PodSpec(TypedDict, total=False):
     dnsConfig: Any
     dnsPolicy: Any
     hostNetwork: Any
+    topologySpreadConstraints: list[SpreadConstraint] | None
+    volumes: list[Volume] | None
+    resourceClaims: Any
+    schedulerName: Any
 
 
-class PodTemplate(TypedDict):
+class PodMetadata(Struct, frozen=True):
+    """The metadata of a pod template."""
+
+    labels: dict[str, str] | None = None
+
+
+class PodTemplate(TypedDict, total=False):
     """A PodTemplateSpec."""
 
-    spec: PodSpec
+    spec: Required[PodSpec]
+    metadata: PodMetadata | None
 
 
 MONITOR_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -121,3 +194,9 @@ read_template: Final = reader(PodTemplate)
 def work_container(containers: Sequence[Mapping[str, Any]]) -> int:
     """The index of the main container: the one named `di-container`, else the first."""
     return next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
+
+
+def volumes_of(own: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
+    """The volumes of a pod: the task's own, and those of the job (`shared`) whose name no own one has."""
+    taken = {volume.get("name") for volume in own}
+    return [*own, *(volume for volume in shared if volume.get("name") not in taken)]

@@ -8,7 +8,7 @@ unreadable.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, get_args
@@ -21,8 +21,8 @@ from diflow.common.deadlines import Deadlines
 from diflow.common.errors import InvalidError
 from diflow.common.jsontext import NotOfTypeError, converter, reader, wrong
 from diflow.common.memo import MIB, remembered
-from diflow.dijob.conditions import read_where
-from diflow.dijob.pods import PodSpec, read_template, work_container
+from diflow.dijob.conditions import host_ports, read_rules, read_where
+from diflow.dijob.pods import PodSpec, Volume, read_template, work_container
 
 TaskType = Literal["learner", "collector", "evaluator", "none"]
 Priority = Literal["normal", "high"]
@@ -37,6 +37,7 @@ DISRUPTION: Final = "DisruptionTarget"
 """The one condition that is known: Kubernetes sets it when a pod is evicted, preempted or deleted with its node."""
 
 _Count = Annotated[int, Meta(ge=1, le=limits.MOST_REPLICAS)]
+_RunTime = Annotated[int, Meta(ge=1, le=limits.MOST_RUN_SECONDS)]
 _Seconds = Annotated[int, Meta(ge=0, le=limits.MOST_HEALTH_SECONDS)]
 _Label = Annotated[str, Meta(max_length=keys.LABEL_LIMIT, pattern=rf"^{names.LABEL_PATTERN}\Z")]
 _TaskName = Annotated[str, Meta(max_length=keys.LABEL_LIMIT, pattern=rf"^({names.TASK_PATTERN})?\Z")]
@@ -145,6 +146,7 @@ class StoredTask(Struct, frozen=True, rename="camel", dict=True):
     max_replicas: _Count | None = None
     node_unit: _Count | None = None
     max_memory: _Quantity | None = None
+    active_deadline_seconds: _RunTime | None = None
     template: Raw = Raw()
 
     def __post_init__(self) -> None:
@@ -209,12 +211,14 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
     queue: _Label | None = None
     topology: Topology | None = None
     scheduling: Scheduling | None = None
+    active_deadline_seconds: _RunTime | None = None
     start_deadline_seconds: Annotated[int, Meta(ge=1, le=limits.MOST_START_SECONDS)] | None = None
     pending_seconds: Annotated[int, Meta(ge=limits.LEAST_PENDING_SECONDS, le=limits.MOST_START_SECONDS)] | None = None
     node_check: NodeCheck | None = None
     monitor: Monitor | None = None
     failure_policy: FailurePolicy | None = None
     health: Health | None = None
+    volumes: tuple[Volume, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.tasks) > limits.MOST_TASKS:
@@ -231,6 +235,12 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
     def has_allocator(self) -> bool:
         """It was submitted to be placed by the allocator."""
         return self.scheduling == "gang"
+
+    @cached_property
+    def run_times(self) -> Mapping[str, int]:
+        """The most seconds that each task may run; under "" those of the whole job. Without what has no limit."""
+        each = {"": self.active_deadline_seconds, **{task.name: task.active_deadline_seconds for task in self.tasks}}
+        return {name: seconds for name, seconds in each.items() if seconds is not None}
 
     @property
     def deadlines(self) -> Deadlines | None:
@@ -258,10 +268,8 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
         counted here is a part of what the user's model counts. Raises InvalidError without templates."""
         pods = [task.pod for task in self.tasks]
         resources = {name for pod in pods for name in quantities.of_pod(pod)} - {quantities.PODS}
-        ports = sum(
-            bool(port.get("hostPort")) for pod in pods for one in pod["containers"] for port in one.get("ports") or ()
-        )
-        conditions = max(read_where(pod).size for pod in pods)
+        ports = sum(len(host_ports(pod, pod["containers"])) for pod in pods)
+        conditions = max(read_where(pod).size + read_rules(pod, namespace="", labels={}).size for pod in pods)
         return (
             too_many("different resources", len(resources), limits.MOST_RESOURCES)
             or too_many("host ports", ports, limits.MOST_PORTS)
@@ -271,7 +279,7 @@ class StoredSpec(Struct, frozen=True, rename="camel", dict=True):
     @cached_property
     def without_templates(self) -> StoredSpec:
         """The spec for those that keep it, and need no templates any more: one object for all jobs of this spec."""
-        return replace(self, tasks=tuple(task.without_template() for task in self.tasks))
+        return replace(self, tasks=tuple(task.without_template() for task in self.tasks), volumes=())
 
     def main(self, task: str) -> str:
         """The name of a task's main container; "" if there is no such task."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from diflow.common import keys
-from diflow.common.errors import ConflictError, NotFoundError
+from diflow.common.errors import NotFoundError
+from diflow.jobs.changing import Patch, until_written
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP
 from diflow.record import untrusted
+from diflow.record.identity import Identity
 from diflow.record.namespace import applications
 from diflow.record.namespace.applications import Application
-
-_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +62,18 @@ def list_applications(*, everywhere: bool, cluster: Cluster) -> tuple[list[Liste
 def forget(names: Sequence[str], *, cluster: Cluster) -> None:
     """Delete the records of these applications on all pools. Raises NotFoundError, and deletes nothing, if there is
     no record of one of them."""
-    for left in reversed(range(_TRIES)):
+
+    def read() -> tuple[None, Patch]:
         config_map = cluster.find(CONFIG_MAP, keys.APPLICATIONS)
         known = applications.parse(applications.text_of(config_map))
         missing = sorted(set(names) - {name for name, _ in known})
         if missing or config_map is None:
             raise NotFoundError(f"there is no record of the application {missing[0] if missing else names[0]!r}")
         kept = [record for record in known.values() if record.name not in names]
-        metadata = config_map["metadata"]
         body = {
-            "metadata": {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")},
+            "metadata": Identity.of(config_map).this_version,
             "data": {applications.APPLICATIONS_KEY: applications.text(kept)},
         }
-        try:
-            cluster.patch(CONFIG_MAP, keys.APPLICATIONS, body, metadata_only=True)
-            return
-        except ConflictError:  # the allocator wrote meanwhile
-            if not left:
-                raise
+        return None, Patch(CONFIG_MAP, keys.APPLICATIONS, body)
+
+    until_written(read, namespace=None, cluster=cluster)  # the allocator may write meanwhile

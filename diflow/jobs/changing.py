@@ -1,4 +1,5 @@
-"""Changes the Workflow of a job: reads it, decides, and writes; all again if it was changed meanwhile."""
+"""Changes objects of the cluster, mostly the Workflow of a job: reads, decides, and writes; all again if the object was
+changed meanwhile."""
 
 from __future__ import annotations
 
@@ -19,15 +20,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class OfOther:
-    """A merge patch of another object than the Workflow."""
+class Patch:
+    """A merge patch of an object. One that must not go to an object that was changed since names its
+    resourceVersion."""
 
     kind: Kind
     name: str
-    patch: dict[str, Any]
+    body: dict[str, Any]
 
 
-Change = OfOther | dict[str, Any] | None
+Change = Patch | dict[str, Any] | None
 
 
 def change(
@@ -41,21 +43,32 @@ def change(
     """Call `decide` with the job's current Workflow; write the merge patch that it returns (None: nothing to write),
     which is one of the Workflow if it does not say otherwise.
 
-    Returns the other value of `decide`. A patch that must not go to a Workflow that was changed since names its
-    resourceVersion. Raises NotFoundError, ConflictError if conflicts persist, and the errors of `decide`.
+    Returns the other value of `decide`. Raises NotFoundError, ConflictError if conflicts persist, and the errors of
+    `decide`.
     """
     cluster = cluster or connect()
+
+    def read() -> tuple[T, Patch | None]:
+        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+        result, patch = decide(workflow)
+        return result, Patch(WORKFLOW, workflow["metadata"]["name"], patch) if isinstance(patch, dict) else patch
+
+    return until_written(read, namespace=namespace, cluster=cluster, clock=clock)
+
+
+def until_written(
+    read: Callable[[], tuple[T, Patch | None]], *, namespace: str | None, cluster: Cluster, clock: Clock = SYSTEM
+) -> T:
+    """Call `read`, which reads and decides, and write the patch that it returns, if there is one; all again if the
+    object was changed meanwhile. Returns the other value of `read`."""
     attempt = 0
     while True:
         attempt += 1
-        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
-        result, patch = decide(workflow)
+        result, patch = read()
         if patch is None:
             return result
-        if not isinstance(patch, OfOther):
-            patch = OfOther(WORKFLOW, workflow["metadata"]["name"], patch)
         try:
-            cluster.patch(patch.kind, patch.name, patch.patch, namespace=namespace)
+            cluster.patch(patch.kind, patch.name, patch.body, namespace=namespace, metadata_only=True)
         except ConflictError:
             if attempt == _TRIES:
                 raise

@@ -7,7 +7,7 @@ from diflow.jobs import dijobs, parts
 from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.record import chain
+from diflow.record.dijob import runs_in
 from diflow.record.job import record_of
 from diflow.record.status import status
 
@@ -18,7 +18,7 @@ def staying(name: str, *, cluster: Cluster) -> str:
     obj = dijobs.find(cluster, name)
     workflow = cluster.find(WORKFLOW, name) if obj is not None else None
     # That of an earlier object of the name is being deleted.
-    if obj is None or workflow is None or dijobs.runs_in(workflow)[1]:
+    if obj is None or workflow is None or runs_in(workflow)[1]:
         return ""
     command = "diflow" if status.is_job(workflow) else "argo"
     return f"the Workflow {name} stays, as it is not of that DIJob; `{command} delete {name}` deletes it"
@@ -33,14 +33,14 @@ def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None =
     cluster = cluster or connect()
     obj = dijobs.find(cluster, name, namespace=namespace)
     if obj is not None:
-        return cluster.delete(dijobs.DIJOB, name, namespace=namespace, uid=obj["metadata"]["uid"])
+        return cluster.delete(dijobs.DIJOB, name, namespace=namespace, uid=obj.identity.uid)
     workflow = cluster.find(WORKFLOW, name, namespace=namespace)
-    if workflow is not None and not status.is_job(workflow):
+    job = record_of(workflow) if workflow is not None else None
+    if job is not None and not job.terms.is_job:
         raise NotFoundError(f"the Workflow {name} is not a diflow job: use `argo delete` for it")
-    job = chain.job_name(workflow) if workflow is not None else name
-    gone = workflow is not None and cluster.delete(WORKFLOW, job, namespace=namespace)
+    first = job.name if job is not None else name
+    gone = job is not None and cluster.delete(WORKFLOW, first, namespace=namespace)
     # Parts that the allocator has created until now; it does not continue a deleted Workflow.
-    left = parts.all_of(cluster, job, namespace=namespace) if workflow is None or record_of(workflow).may_go_on else []
-    for part in left:
+    for part in parts.all_of(cluster, first, namespace=namespace) if job is None or job.may_go_on else ():
         gone = cluster.delete(WORKFLOW, part["metadata"]["name"], namespace=namespace) or gone
     return gone

@@ -12,6 +12,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.record import chain, untrusted
 from diflow.record.namespace import ended
+from diflow.record.status.status import has_completed
 
 if TYPE_CHECKING:
     from diflow.record.namespace.ended import EndedJob
@@ -47,7 +48,7 @@ def list_ended(*, everywhere: bool, cluster: Cluster) -> Listed:
         space = str(metadata.get("namespace") or "")
         if chain.continued_in(head):
             continue
-        if untrusted.sub(metadata, "labels").get(keys.ARGO_COMPLETED) != "true":
+        if not has_completed(head):
             # It runs, or runs again after `argo retry`.
             recorded.pop((space, chain.job_name(head), chain.submitted(head)), None)
         elif (space, metadata.get("uid"), metadata.get("resourceVersion")) not in versions:

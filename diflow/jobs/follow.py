@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow.common import keys
@@ -18,9 +19,13 @@ from diflow.jobs import dijobs, parts
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Reflector
 from diflow.record import chain
+from diflow.record.status.observe import observe
+from diflow.record.status.status import derive_seen
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
+    from diflow.record.status.observe import Observation
+    from diflow.record.status.status import JobStatus
 
 # Changes come in bursts (Argo writes the Workflow, then the pods change): wait a moment and report them together.
 _GATHER_SECONDS: Final = 0.1
@@ -32,7 +37,7 @@ def selector(name: str) -> str:
     return f"{keys.ARGO_WORKFLOW}={name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FollowedJob:
     """A job as it was at one time. `workflow` is None if it does not exist (any more).
 
@@ -42,6 +47,17 @@ class FollowedJob:
     workflow: dict[str, Any] | None
     pods: tuple[dict[str, Any], ...]
     trouble: str = ""
+
+    @cached_property
+    def seen(self) -> Observation:
+        """What its Workflow and its pods show."""
+        return observe(self.workflow or {}, self.pods)
+
+    @cached_property
+    def status(self) -> JobStatus:
+        """Its status; while the cluster cannot be read, that is unknown, and the numbers are old."""
+        status = derive_seen(self.seen)
+        return replace(status, phase="Unknown", message=self.trouble) if self.trouble else status
 
 
 class _News:

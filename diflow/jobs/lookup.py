@@ -6,9 +6,9 @@ kubeconfig. Errors are those of `diflow.common.errors`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from diflow.common import keys
 from diflow.common.errors import NotFoundError, UnauthorizedError
@@ -18,9 +18,11 @@ from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record import chain
+from diflow.record.dijob import DIJobRecord, runs_in
 from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import manifest
 from diflow.record.status import status
+from diflow.record.status.observe import observe_state
 from diflow.record.waiting import from_metadata
 
 if TYPE_CHECKING:
@@ -33,11 +35,19 @@ _MOST_BY_NAME: Final = 20
 
 @dataclass(frozen=True)
 class Job:
-    """A job in a cluster: its Workflow, its pods (none if not requested) and its status."""
+    """A job in a cluster: its Workflow, its pods (none if not requested) and its status. `known`: its record, if it was
+    made already."""
 
     workflow: dict[str, Any]
     pods: tuple[dict[str, Any], ...]
     status: JobStatus
+    known: JobRecord | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, workflow: dict[str, Any], pods: tuple[dict[str, Any], ...] = ()) -> Self:
+        """The job of a Workflow and of its pods, which are read once."""
+        record = record_of(workflow)
+        return cls(workflow, pods, status.derive_seen(observe_state(record, workflow, pods)), record)
 
     @property
     def name(self) -> str:
@@ -67,7 +77,7 @@ class Job:
     @cached_property
     def record(self) -> JobRecord:
         """What its Workflow says."""
-        return record_of(self.workflow)
+        return self.known or record_of(self.workflow)
 
 
 def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> Job:
@@ -87,16 +97,16 @@ def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = No
         pods = tuple(cluster.list_all(POD, namespace=namespace, labels=selector(workflow["metadata"]["name"])))
     except UnauthorizedError:
         pods = ()
-    return Job(workflow, pods, status.derive(workflow, pods))
+    return Job.of(workflow, pods)
 
 
 def beside(job: Job, *, cluster: Cluster) -> Job | None:
     """The DIJob object that has the name of a job, and not its Workflow: it waits or has failed for that reason."""
-    if dijobs.runs_in(job.workflow)[1]:
+    if runs_in(job.workflow)[1]:
         return None
     obj = dijobs.find(cluster, job.name, namespace=job.namespace or None)
     # The job may be the object itself, which has no Workflow.
-    if obj is None or obj["metadata"].get("uid") == job.workflow["metadata"].get("uid"):
+    if obj is None or obj.identity.uid == job.workflow["metadata"].get("uid"):
         return None
     return _without_workflow(obj)
 
@@ -160,17 +170,17 @@ def list_jobs(
     ended = [job for job in ended if job.workflow["metadata"]["uid"] not in known]
     present = {w["metadata"]["uid"] for w in chain.newest([*workflows, *(job.workflow for job in ended)])}
     jobs = [
-        Job(w, (), waits.get(w["metadata"]["uid"]) or status.derive(w))
+        Job(w, (), waits[uid]) if uid in waits else Job.of(w)
         for w in workflows
-        if w["metadata"]["uid"] in present
+        if (uid := w["metadata"]["uid"]) in present
     ]
     jobs += [job for job in ended if job.workflow["metadata"]["uid"] in present]
     # A DIJob and a Workflow of its name that it does not own are two jobs: the DIJob has failed for that reason.
-    owners = {dijobs.runs_in(job.workflow)[1] for job in jobs}
+    owners = {runs_in(job.workflow)[1] for job in jobs}
     jobs += [
         _without_workflow(obj)
         for obj in dijobs.list_all(cluster, labels=labels, **where)
-        if obj["metadata"].get("uid") not in owners
+        if obj.identity.uid not in owners
     ]
     return sorted(jobs, key=lambda job: _created(job.workflow), reverse=True)
 
@@ -193,10 +203,10 @@ def _still_there(cluster: Cluster, heads: list[dict[str, Any]], *, labels: str) 
 def names(*, cluster: Cluster | None = None) -> list[str]:
     """The names of all jobs in the default namespace, the newest first."""
     cluster = cluster or connect()
-    found = cluster.list_all(WORKFLOW, labels=keys.MANAGED, metadata_only=True)
+    found = chain.newest(cluster.list_all(WORKFLOW, labels=keys.MANAGED, metadata_only=True))
     objects = dijobs.list_all(cluster, metadata_only=True)
-    newest = sorted([*chain.newest(found), *objects], key=_created, reverse=True)
-    return list(dict.fromkeys(chain.job_name(workflow) for workflow in newest))
+    created = [*map(_created, found), *((obj.created, obj.identity.name) for obj in objects)]
+    return list(dict.fromkeys(name for _, name in sorted(created, reverse=True)))
 
 
 def latest(*, cluster: Cluster | None = None) -> str:
@@ -208,7 +218,7 @@ def latest(*, cluster: Cluster | None = None) -> str:
     return found[0]
 
 
-def _without_workflow(obj: dict[str, Any]) -> Job:
+def _without_workflow(obj: DIJobRecord) -> Job:
     return Job(dijobs.as_workflow(obj), (), dijobs.status_of(obj))
 
 

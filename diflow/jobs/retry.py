@@ -1,59 +1,56 @@
 """Retries a failed job: failed nodes are removed from its Workflow, succeeded ones are kept.
 
 It does what `argo retry` does, for diflow's Workflows, and repairs what `argo retry` leaves. It needs neither an
-Argo server nor the `argo` command; `retried` and `repair` are pure functions of the Workflow. Nodes are identified by
+Argo server nor the `argo` command; `retried` and `repair` are pure functions of the Workflow, which return a merge
+patch for this version of it, and the ids of the nodes whose pods must be deleted first. Nodes are identified by
 their names, which are paths in Argo's tree (`job.round(0:1).learner(0:0)(1).learner(0)`).
 """
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from diflow.common import keys
+from diflow.common.clock import SYSTEM, Clock
 from diflow.common.durations import timestamp
 from diflow.common.errors import ConflictError, UnavailableError
-from diflow.jobs import lookup, suspend
+from diflow.jobs import changing, lookup, suspend
 from diflow.jobs.checks.connecting import connect
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.record import nodecheck, untrusted
+from diflow.record import untrusted
 from diflow.record.argo import node_names
-from diflow.record.argo.nodes import node_id_of, packed_as_before, raw
+from diflow.record.argo.nodes import is_packed, node_id_of, packed, raw
 from diflow.record.argo.nodes import nodes as typed
 from diflow.record.argo.tree import left_by_argo_retry
-from diflow.record.exclusions import Exclusions
-from diflow.record.parameters import without_places
+from diflow.record.identity import Identity
+from diflow.record.job import record_of
+from diflow.record.requests.retrying import forgetting
 
 _KEPT = frozenset({"Succeeded"})
-_FAILED = ("Failed", "Error")
 _REFERENCES = ("children", "outboundNodes")
+_STORED = "storedWorkflowTemplateSpec"
+_OF_THE_END = ("phase", "message", "finishedAt", "persistentVolumeClaims")
 _GROUPS = frozenset({"DAG", "TaskGroup", "Steps", "StepGroup"})
 _ARCHIVING = "workflows.argoproj.io/workflow-archiving-status"
 _SEPARATORS_FIRST: Final = str.maketrans(".(\0\1", "\0\1\2\2")
 _PODS_GONE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = (0.2, 2.0)
 _DELETES_AT_ONCE: Final = 16
-_TRIES: Final = 3
-"""How often the Workflow is read and written, if it changes in between."""
 _REPAIRED_SECONDS: Final = 90.0
 QUIET_SECONDS: Final = 2.0
 """How long nobody has written to a Workflow before its nodes are repaired."""
 
 
-def retry(
-    name: str,
-    *,
-    namespace: str | None = None,
-    cluster: Cluster | None = None,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> None:
+Found = tuple[dict[str, Any], set[str]]
+
+
+def retry(name: str, *, namespace: str | None = None, cluster: Cluster | None = None, clock: Clock = SYSTEM) -> None:
     """Run the failed replicas of a failed job again, with their full backoffLimit and maxRestarts. Succeeded ones are
     kept, and so are the nodes that are left out, until their time is over. A job that `argo retry` has left without
     pods is repaired.
@@ -62,21 +59,21 @@ def retry(
     the job is suspended.
     """
     cluster = cluster or connect()
-    for left in reversed(range(_TRIES)):
-        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
-        if not _has_failed(workflow) and repair(workflow):
-            _repair(name, namespace=namespace, cluster=cluster)
-            return
-        new, forgotten = retried(workflow, now=timestamp(now().timestamp()))
-        current = workflow["metadata"]["name"]
-        _delete(cluster, current, _pods_of(cluster, current, forgotten, namespace=namespace), namespace=namespace)
+
+    def decide(workflow: dict[str, Any]) -> tuple[bool, changing.Change]:
         try:
-            cluster.replace(WORKFLOW, current, new, namespace=namespace)
-        except ConflictError:  # the pods are deleted already: what is to be written is derived again
-            if not left:
+            patch, forgotten = retried(workflow, now=timestamp(clock.wall()))
+        except ConflictError:  # it has not failed
+            if repair(workflow) is None:
                 raise
-        else:
-            return
+            return True, None
+        current = workflow["metadata"]["name"]
+        # If the Workflow changes meanwhile, what is to be written is derived again.
+        _delete(cluster, current, _pods_of(cluster, current, forgotten, namespace=namespace), namespace=namespace)
+        return False, Identity.of(workflow).bind(patch)
+
+    if changing.change(name, decide, namespace=namespace, cluster=cluster, clock=clock):
+        _repair(name, namespace=namespace, cluster=cluster)
 
 
 def _repair(name: str, *, namespace: str | None, cluster: Cluster) -> None:
@@ -96,27 +93,22 @@ def _repair(name: str, *, namespace: str | None, cluster: Cluster) -> None:
             if found is None:  # the allocator has repaired it meanwhile, or it has ended
                 return
             patch, forgotten = found
-            metadata = workflow["metadata"]
-            if workflow["spec"].get("suspend") is not True:
+            job = record_of(workflow)
+            current = job.identity.name
+            if not job.wishes.is_suspended:
                 suspend.suspend(name, namespace=namespace, cluster=cluster)
                 hold.callback(_resume, name, namespace=namespace, cluster=cluster)
-            elif old := _pods_of(cluster, metadata["name"], forgotten, namespace=namespace):
-                _delete(cluster, metadata["name"], old, namespace=namespace)
-            elif version != metadata["resourceVersion"]:
-                version, since = metadata["resourceVersion"], time.monotonic()
+            elif old := _pods_of(cluster, current, forgotten, namespace=namespace):
+                _delete(cluster, current, old, namespace=namespace)
+            elif version != job.identity.version:
+                version, since = job.identity.version, time.monotonic()
             elif time.monotonic() - since < QUIET_SECONDS:
                 time.sleep(_POLL_SECONDS[0])
             else:
-                is_this = {"uid": metadata["uid"], "resourceVersion": version}
-                patch = {**patch, "metadata": {**patch.get("metadata", {}), **is_this}}
                 with suppress(ConflictError):  # Argo has written
-                    cluster.patch(WORKFLOW, metadata["name"], patch, namespace=namespace)
+                    cluster.patch(WORKFLOW, current, job.identity.bind(patch), namespace=namespace)
                     return
         raise ConflictError(f"job {name} is changed all the time, and was not repaired: try again in a moment")
-
-
-def _has_failed(workflow: Mapping[str, Any]) -> bool:
-    return untrusted.sub(workflow, "status").get("phase") in _FAILED
 
 
 def _resume(name: str, *, namespace: str | None, cluster: Cluster) -> None:
@@ -153,18 +145,17 @@ def _delete(cluster: Cluster, workflow: str, pods: list[dict[str, Any]], *, name
         pause = min(2 * pause, longest)
 
 
-def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[str]]:
-    """The Workflow that replaces `workflow`, and the ids of the nodes whose pods must be deleted first.
+def retried(workflow: Mapping[str, Any], *, now: str) -> Found:
+    """What makes a failed Workflow run again. `now` is the current time (RFC 3339).
 
-    `now` is the current time (RFC 3339). Raises ConflictError if the Workflow did not fail.
+    Raises ConflictError if the Workflow did not fail.
     """
-    metadata, status = workflow["metadata"], workflow.get("status") or {}
-    name = metadata["name"]
-    phase = status.get("phase")
-    if not _has_failed(workflow):
+    job, status = record_of(workflow), untrusted.sub(workflow, "status")
+    name = job.identity.name
+    if job.argo.phase not in ("Failed", "Error"):
         raise ConflictError(
-            f"job {name} is {phase or 'Pending'}: only a failed job can be retried"
-            + (" (to run it again, delete it and submit it again)" if phase == "Succeeded" else "")
+            f"job {name} is {job.argo.phase or 'Pending'}: only a failed job can be retried"
+            + (" (to run it again, delete it and submit it again)" if job.argo.phase == "Succeeded" else "")
         )
     found, offloaded = raw(workflow)
     if offloaded:
@@ -175,33 +166,34 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
         if isinstance(node, Mapping) and isinstance(node.get("name"), str)
     }
     keep, reset = _sort(name, {node["name"]: node for node in nodes.values()})
-    new = copy.deepcopy(workflow)
-    new["status"] = _fresh(status, now=now)
-    kept = {node_id for node_id, node in nodes.items() if node["name"] in keep}
-    left = {
-        node_id: _node(node, kept, reset=node["name"] in reset, now=now)
-        for node_id, node in nodes.items()
-        if node_id in kept
+    gone = {node_id for node_id in found if node_id not in nodes or nodes[node_id]["name"] not in keep}
+    again = {"phase": "Running", "startedAt": now, "finishedAt": None, "message": None}
+    changed = {node_id: again for node_id, node in nodes.items() if node_id not in gone and node["name"] in reset}
+    patch = _patch(workflow, nodes, gone, changed)
+    conditions = [
+        {**one, "status": "False"} if one.get("type") == "Completed" else one
+        for one in untrusted.mappings(status.get("conditions"))
+    ]
+    patch["status"] |= {
+        **dict.fromkeys(_OF_THE_END),
+        "startedAt": now,
+        **({"conditions": conditions} if conditions else {}),
+        **({_STORED: {"shutdown": None}} if untrusted.sub(status, _STORED) else {}),
     }
-    new["status"] |= packed_as_before(workflow, left)
-    labels = new["metadata"].get("labels") or {}
-    for label in (keys.ARGO_COMPLETED, _ARCHIVING, keys.ARGO_PHASE):
-        labels.pop(label, None)
-    _forget_what_counted(new["metadata"].get("annotations") or {})
-    new["spec"].pop("shutdown", None)
-    if parameters := without_places(workflow):
-        new["spec"]["arguments"]["parameters"] = parameters
-    return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
+    labels = dict.fromkeys((keys.ARGO_COMPLETED, _ARCHIVING, keys.ARGO_PHASE))
+    patch["metadata"] = {**patch.get("metadata", {}), "labels": labels}
+    patch["spec"] = {**patch.get("spec", {}), "shutdown": None}
+    return patch, {node_id for node_id in gone & nodes.keys() if nodes[node_id].get("type") == "Pod"}
 
 
-def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | None:
-    """The merge patch of a Workflow of which Argo creates no pods after `argo retry`, and the ids of the nodes whose
-    pods must be deleted first (the allocator may not delete them: it ends those that Argo then knows no more). None if
-    there is nothing to repair, or if Argo keeps the nodes in its database.
+def repair(workflow: Mapping[str, Any]) -> Found | None:
+    """What makes Argo create pods of a Workflow again, of which it creates none after `argo retry`. None if there is
+    nothing to repair, or if Argo keeps the nodes in its database. The allocator may not delete the pods of the nodes
+    that are removed: it ends those that Argo then knows no more.
 
     The patch removes nodes that Argo makes again: those of `left_by_argo_retry`, and what is below them, but for
     replicas that have succeeded: their pods still have the names that new ones would get. A replica that had several
-    attempts gets the full backoffLimit. The patch is valid only for this version of the Workflow.
+    attempts gets the full backoffLimit.
     """
     tree = typed(workflow)[0]
     stuck = left_by_argo_retry(tree)
@@ -215,27 +207,26 @@ def repair(workflow: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | Non
     if kept.isdisjoint(stuck):  # else Argo would still create no pods
         below -= kept
     gone = {node_id for node_id, name in names.items() if not name or name in below}
-    changed: dict[str, Any] = {}
-    for node_id, node in nodes.items():
-        lists = {field: node[field] for field in _REFERENCES if isinstance(node.get(field), list)}
-        left = {
-            name: [child for child in of if not isinstance(child, str) or child not in gone]
-            for name, of in lists.items()
-        }
-        if node_id not in gone and left != lists:
-            changed[node_id] = left
-    status: dict[str, Any] = {"nodes": {**changed, **dict.fromkeys(gone)}}
-    if not workflow["status"].get("nodes"):
-        rest = {node_id: {**node, **changed.get(node_id, {})} for node_id, node in nodes.items() if node_id not in gone}
-        status = packed_as_before(workflow, rest)
-    before = dict(untrusted.sub(workflow, "metadata", "annotations"))
-    after = dict(before)
-    _forget_what_counted(after)
-    annotations = {name: after.get(name) for name in before if after.get(name) != before[name]}
-    patch = {"status": status, **({"metadata": {"annotations": annotations}} if annotations else {})}
-    if parameters := without_places(workflow):
-        patch["spec"] = {"arguments": {"parameters": parameters}}
-    return patch, {node_id for node_id in gone if nodes[node_id].get("type") == "Pod"}
+    return _patch(workflow, nodes, gone, {}), {node_id for node_id in gone if nodes[node_id].get("type") == "Pod"}
+
+
+def _patch(
+    workflow: Mapping[str, Any], nodes: Mapping[str, Any], gone: set[str], changed: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The patch that removes nodes, changes others, and forgets what counted before."""
+    changes: dict[str, dict[str, Any]] = {}
+    left = {node_id: node for node_id, node in nodes.items() if node_id not in gone}
+    for node_id, node in left.items():
+        lists = {name: of for name in _REFERENCES if isinstance(of := node.get(name), list)}
+        kept = {name: [one for one in of if not isinstance(one, str) or one not in gone] for name, of in lists.items()}
+        if change := {**changed.get(node_id, {}), **(kept if kept != lists else {})}:
+            changes[node_id] = change
+    if is_packed(workflow):
+        status = packed({node_id: {**node, **changes.get(node_id, {})} for node_id, node in left.items()})
+    else:
+        status = {"nodes": {**changes, **dict.fromkeys(gone)}}
+        status |= {"compressedNodes": None} if untrusted.sub(workflow, "status").get("compressedNodes") else {}
+    return {**forgetting(workflow), "status": status}
 
 
 def _subtrees(tops: frozenset[str], names: Iterable[str]) -> set[str]:
@@ -249,15 +240,6 @@ def _subtrees(tops: frozenset[str], names: Iterable[str]) -> set[str]:
         if top:
             out.add(name)
     return out
-
-
-def _forget_what_counted(annotations: dict[str, str]) -> None:
-    """Remove why the job was stopped, and what counted before: restarts, also by its health, and moves because of the
-    node check."""
-    for annotation in (keys.DECISION, keys.RESTARTS_BEFORE, keys.HEALTH):
-        annotations.pop(annotation, None)
-    if keys.EXCLUDED in annotations:
-        annotations[keys.EXCLUDED] = nodecheck.without_moves(Exclusions.parse(annotations[keys.EXCLUDED])).to_json()
 
 
 def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
@@ -286,31 +268,3 @@ def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
 def _above(name: str, names: set[str]) -> str | None:
     """The longest of `names` that is an ancestor of `name`."""
     return max((above for above in node_names.above(name) if above in names), key=len, default=None)
-
-
-def _node(node: Any, kept: set[str], *, reset: bool, now: str) -> dict[str, Any]:
-    out = copy.deepcopy(dict(node))
-    for field in _REFERENCES:
-        if isinstance(out.get(field), list):
-            out[field] = [node_id for node_id in out[field] if node_id in kept]
-    if reset:
-        out.update(phase="Running", startedAt=now, finishedAt=None)
-        out.pop("message", None)
-    return out
-
-
-def _fresh(status: dict[str, Any], *, now: str) -> dict[str, Any]:
-    new = {
-        key: value
-        for key, value in copy.deepcopy(status).items()
-        if key not in ("phase", "message", "finishedAt", "compressedNodes", "nodes", "persistentVolumeClaims")
-    }
-    new["startedAt"] = now
-    new["finishedAt"] = None
-    stored = new.get("storedWorkflowTemplateSpec")
-    if isinstance(stored, dict):
-        stored.pop("shutdown", None)
-    for condition in new.get("conditions") or []:
-        if condition.get("type") == "Completed":
-            condition["status"] = "False"
-    return new

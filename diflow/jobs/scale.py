@@ -12,12 +12,20 @@ from diflow.common.limits import MOST_REPLICAS
 from diflow.dijob.stored import StoredJob
 from diflow.jobs import changing, dijobs
 from diflow.jobs.checks.connecting import connect
-from diflow.jobs.replica_ranges import check_size, choose_task, with_bounds, with_number
-from diflow.jobs.scale_requests import check_hostnames, check_scalable, scaled
 from diflow.kube.api import Cluster
-from diflow.record.job import record_of
-from diflow.record.notes import Notes
-from diflow.record.ranges import Bounds, Range, asked
+from diflow.record.dijob import runs_in
+from diflow.record.job import JobRecord, record_of
+from diflow.record.requests.changes import (
+    check_hostnames,
+    check_scalable,
+    check_size,
+    choose_task,
+    scaled,
+    with_bounds,
+    with_number,
+)
+from diflow.record.requests.notes import Notes
+from diflow.record.requests.ranges import Bounds, Range, asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +62,30 @@ def scale(
     cluster = cluster or connect()
 
     def decide(workflow: dict[str, Any]) -> tuple[Scaled, changing.Change]:
-        done, patch = _change(workflow, task=task, replicas=replicas, low=low, high=high)
-        if patch is not None and (of_object := _of_object(cluster, workflow, done)) is not None:
-            return done, of_object
-        return done, patch
+        job = record_of(workflow)
+        done, patch = _change(job, task=task, replicas=replicas, low=low, high=high)
+        if patch is None:
+            return done, None
+        return done, _of_object(cluster, job, runs_in(workflow), done) or patch
 
     return changing.change(name, decide, namespace=namespace, cluster=cluster, clock=clock)
 
 
-def _of_object(cluster: Cluster, workflow: dict[str, Any], done: Scaled) -> changing.OfOther | None:
-    """The change of the DIJob object whose job runs in the Workflow; None if there is none, or if its spec has these
-    numbers already, and only the Workflow has others."""
-    name, uid = dijobs.runs_in(workflow)
-    obj = dijobs.find(cluster, name, namespace=workflow["metadata"].get("namespace")) if uid else None
-    if obj is None or obj["metadata"]["uid"] != uid:
+def _of_object(cluster: Cluster, job: JobRecord, object_of: tuple[str, str], done: Scaled) -> changing.Patch | None:
+    """The change of the DIJob object, by its name and uid, whose job this is; None if there is none, or if its spec has
+    these numbers already, and only the Workflow has others."""
+    name, uid = object_of
+    obj = dijobs.find(cluster, name, namespace=job.identity.namespace or None) if uid else None
+    if obj is None or obj.identity.uid != uid:
         return None
-    is_preemptible = record_of(workflow).terms.is_preemptible
+    is_preemptible = job.terms.is_preemptible
     patch = dijobs.scaled(obj, done.task, low=done.after.low, high=done.after.high, is_preemptible=is_preemptible)
-    return changing.OfOther(dijobs.DIJOB, name, patch) if patch is not None else None
+    return changing.Patch(dijobs.DIJOB, name, patch) if patch is not None else None
 
 
 def _change(
-    workflow: dict[str, Any], *, task: str | None, replicas: int | None, low: int | None, high: int | None
+    current: JobRecord, *, task: str | None, replicas: int | None, low: int | None, high: int | None
 ) -> tuple[Scaled, dict[str, Any] | None]:
-    current = record_of(workflow)
     check_scalable(current)
     job, desired, bounds = current.submitted, dict(current.wishes.desired), current.wishes.bounds
     index = choose_task(job, task, bounds)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from diflow.common import keys, limits
 from diflow.common.errors import ConflictError, InvalidError, UnauthorizedError, UnavailableError
 from diflow.jobs import earlier_pods, parts
-from diflow.jobs.checks import prerequisites
+from diflow.jobs.checks import prerequisites, templates
 from diflow.jobs.checks.connecting import connect
+from diflow.jobs.checks.queues import check_queue
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
-from diflow.record import untrusted
+from diflow.record import patches, untrusted
 
 if TYPE_CHECKING:
     from diflow.dijob.model import DIJob
@@ -30,11 +32,32 @@ class CheckReady(Protocol):
         """Raises UnavailableError that names what is missing."""
 
 
+class CheckTemplates(Protocol):
+    """As `templates.check`."""
+
+    def __call__(self, cluster: Cluster, job: DIJob, *, namespace: str) -> None:
+        """Raises InvalidError with a path in the job."""
+
+
 class CheckPods(Protocol):
     """As `earlier_pods.check`."""
 
     def __call__(self, cluster: Cluster, name: str, *, namespace: str) -> None:
         """Raises ConflictError that names pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What is checked besides the Workflow: the queue, the prerequisites, the pod templates, and that no pods of an
+    earlier Workflow are left, for which it waits up to a minute by default."""
+
+    queue: Callable[..., None] = check_queue
+    ready: CheckReady = prerequisites.check_ready
+    templates: CheckTemplates = templates.check
+    pods: CheckPods = earlier_pods.wait
+
+
+_ALL: Final = Checks()
 
 
 def submit(
@@ -44,22 +67,22 @@ def submit(
     dry_run: bool = False,
     owner: Mapping[str, Any] | None = None,
     before_create: Callable[[], object] = lambda: None,
-    check_ready: CheckReady = prerequisites.check_ready,
-    check_pods: CheckPods = earlier_pods.wait,
+    checks: Checks = _ALL,
     rendering: Callable[[DIJob], dict[str, Any]] | None = None,
+    on_note: Callable[[str], object] = lambda _: None,
 ) -> AnyJob:
     """Create the job's Workflow. Returns the job with its namespace and scheduling set.
 
     A job without `scheduling` is left to the allocator if the cluster has one. One without
     `ttl_seconds_after_finished` has that of the cluster.
 
-    Everything is checked before an object is created: the prerequisites (accounts, priority class, Argo), the Workflow,
-    by a dry run of the API server, and that no pods of an earlier Workflow of this name are left. So a rejected job
-    leaves nothing behind. `dry_run` stops there.
+    Everything is checked before an object is created: the prerequisites (accounts, priority class, Argo), the pod
+    templates and the Workflow, by dry runs of the API server, and that no pods of an earlier Workflow of this name are
+    left. So a rejected job leaves nothing behind. `dry_run` stops there.
 
     `owner`: the owner reference of the Workflow of a DIJob object. `before_create` is called immediately before the
-    Workflow is created. `check_ready` checks the prerequisites. `check_pods` looks for the pods of an earlier Workflow,
-    by default for a minute until they are gone. `rendering` makes the Workflow, by default that of a v2alpha1 job.
+    Workflow is created. `rendering` makes the Workflow, by default that of a v2alpha1 job. `on_note` is told of what is
+    no error, and may be a mistake.
 
     Raises ConflictError if the name is taken, or pods of an earlier Workflow stay.
     """
@@ -69,25 +92,59 @@ def submit(
     namespace = job.namespace or cluster.namespace
     announced = _announced(cluster)
     placed = job.model_copy(update={"namespace": namespace, **_defaults(job, announced)})
-    for path, given in (("spec.topology", placed.topology), ("spec.nodeCheck", placed.node_check)):
+    limited = {f"spec.tasks[{i}].activeDeadlineSeconds": t.active_deadline_seconds for i, t in enumerate(placed.tasks)}
+    for path, given in {"spec.topology": placed.topology, "spec.nodeCheck": placed.node_check, **limited}.items():
         if given is not None and placed.scheduling != "gang":
             raise InvalidError("requires the allocator, which is not installed in this cluster", path=path)
-    check_ready(cluster, namespace=namespace, priority=job.priority)
+    _check_queue(placed, cluster, announced, check=checks.queue, on_note=on_note)
+    checks.ready(cluster, namespace=namespace, priority=job.priority)
+    prerequisites.check_named(cluster, job, namespace=namespace)
     prerequisites.check_host_names(cluster, job, namespace=namespace)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
     body = (rendering or render)(placed)
-    if placed.scheduling == announced.get("scheduling") == "gang":
+    if placed.scheduling == announced.get("scheduling") == "gang" and not placed.suspend:
         # The allocator decides first, often at once; Argo then starts the job without a wait.
-        body["metadata"]["labels"][keys.INSTANCE] = keys.INSTANCE_VALUE
+        body = patches.hidden(body)
     if owner is not None:
         body["metadata"]["ownerReferences"] = [dict(owner)]
+    checks.templates(cluster, placed, namespace=namespace)
     _create(cluster, body, namespace=namespace, dry_run=True)
-    check_pods(cluster, job.name, namespace=namespace)
+    checks.pods(cluster, job.name, namespace=namespace)
     if not dry_run:
         before_create()
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed
+
+
+def check_queue_of(job: DIJob, *, cluster: Cluster, on_note: Callable[[str], object]) -> None:
+    """Check the queue and the priority of a job as `submit` does. Raises InvalidError."""
+    announced = _announced(cluster)
+    namespace = job.namespace or cluster.namespace
+    placed = job.model_copy(update={"namespace": namespace, **_defaults(job, announced)})
+    _check_queue(placed, cluster, announced, check=check_queue, on_note=on_note)
+
+
+def _check_queue(
+    job: DIJob,
+    cluster: Cluster,
+    announced: Mapping[str, Any],
+    *,
+    check: Callable[..., None],
+    on_note: Callable[[str], object],
+) -> None:
+    home = announced.get("namespace")
+    if job.scheduling == "gang" and home:
+        check(
+            cluster,
+            job.queue,
+            namespace=job.namespace,
+            priority=job.priority,
+            is_preemptible=job.preemptible,
+            home=home,
+            config=announced.get("queues") or keys.QUEUES,
+            on_note=on_note,
+        )
 
 
 def default_ttl(cluster: Cluster) -> int | None:

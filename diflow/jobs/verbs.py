@@ -5,6 +5,8 @@ Its methods import what they need when they are called: the client of Kubernetes
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Self, cast
 
 from diflow.dijob import model
@@ -32,7 +34,7 @@ class DIJob(model.DIJob):
         cluster = cluster or connect()
         found = dijobs.find(cluster, name, namespace=namespace)
         if found is not None:
-            job = dijobs.job_of(found)
+            job = dijobs.read(found)[0]
         else:
             workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
             job = model.read_annotation(stored_text(workflow))
@@ -49,12 +51,18 @@ class DIJob(model.DIJob):
     def submit(self, *, cluster: Cluster | None = None) -> Self:
         """Create the job's Workflow. Returns the job with its namespace.
 
+        Warns if the API server cannot check the pod templates, as the user may not create PodTemplates.
+
         Waits up to a minute until the pods of an earlier job of this name are gone. Raises ConflictError if they stay,
         or the name is taken.
         """
         from diflow.jobs import submit  # noqa: PLC0415
+        from diflow.jobs.checks import templates  # noqa: PLC0415
 
-        return submit.submit(self, cluster=cluster)
+        def tell(why: str) -> None:
+            warnings.warn(why, UserWarning, stacklevel=2)
+
+        return submit.submit(self, cluster=cluster, checks=submit.Checks(templates=partial(templates.check, tell=tell)))
 
     def wait(self, *, timeout_seconds: float | None = None, cluster: Cluster | None = None) -> JobStatus:
         """Wait until the job has ended and return its status.

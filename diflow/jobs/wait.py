@@ -10,7 +10,6 @@ from diflow.jobs import dijobs, lookup
 from diflow.jobs.checks.connecting import connect
 from diflow.jobs.follow import follow
 from diflow.kube.api import Cluster
-from diflow.record.status import status
 
 if TYPE_CHECKING:
     from diflow.record.status.status import JobStatus
@@ -39,7 +38,7 @@ def wait(
             raise NotFoundError(f"job {name} was deleted before it had ended")
         if snapshot.trouble:
             continue
-        seen = status.derive(snapshot.workflow, snapshot.pods)
+        seen = snapshot.status
         if phase and has_reached(seen, phase):
             return seen
         if seen.phase == "Failed":

@@ -7,15 +7,14 @@ replicas that were requested since (`keys.REQUESTED`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from diflow.common import keys
 from diflow.common.errors import NotFoundError, UnauthorizedError
 from diflow.kube.kinds import WORKFLOW
-from diflow.record import untrusted
-from diflow.record.allocation import Allocation
+from diflow.record.waiting import has_places, is_waiting
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -56,7 +55,7 @@ def each(
     # In this order, a gang that is admitted between the requests is in one of them.
     if heads is None:
         heads = list_heads(cluster, labels=labels, **where)
-    heads = [head for head in heads if untrusted.sub(head, "metadata", "labels").get(keys.ADMITTED) == "false"]
+    heads = [head for head in heads if is_waiting(head)]
     full = cluster.list_all(WORKFLOW, labels=f"{labels},{_OTHERS}", **where)
     full += _placed(cluster, heads, labels)
     known = {workflow["metadata"].get("uid") for workflow in full}
@@ -73,7 +72,7 @@ def _placed(cluster: Cluster, heads: Sequence[Object], labels: str) -> list[Obje
     Of a user who may list Workflows but not get one, few such gangs are read from their metadata: everybody can write
     this annotation, and it must not make the list fail.
     """
-    placed = [head["metadata"] for head in heads if _has_places(head)]
+    placed = [head["metadata"] for head in heads if has_places(head)]
     if len(placed) > _FEW:  # only their namespaces are read as a whole
         namespaces = sorted({str(metadata.get("namespace") or "") for metadata in placed})
         return [
@@ -88,8 +87,3 @@ def _placed(cluster: Cluster, heads: Sequence[Object], labels: str) -> list[Obje
             if workflow["metadata"].get("uid") == metadata.get("uid"):
                 out.append(workflow)
     return out
-
-
-def _has_places(head: Mapping[str, Any]) -> bool:
-    allocation = Allocation.parse(untrusted.sub(head, "metadata", "annotations").get(keys.ALLOCATION))
-    return allocation is not None and allocation.is_placed

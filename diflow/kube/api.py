@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import email.utils
 import json
+import select
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -228,13 +229,15 @@ class Cluster:
         *,
         namespace: str | None = None,
         dry_run: bool = False,
+        strict: bool = True,
         manager: str = "",
     ) -> Json:
         """Create an object. Raises ConflictError if its name is taken, InvalidError if the server rejects it.
 
-        `manager`: the field manager in managedFields."""
+        `strict`: a dry run refuses fields that the server does not know. `manager`: the field manager in managedFields.
+        """
         name = (body.get("metadata") or {}).get("name") or ""
-        trial = {"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {}
+        trial = {"dryRun": "All", "fieldValidation": "Strict" if strict else "Ignore"} if dry_run else {}
         return self._json(
             "POST",
             kind.path(self._space(kind, namespace)),
@@ -322,15 +325,16 @@ class Cluster:
         seconds: float,
         silence_seconds: float,
         opened: Callable[[Callable[[], None]], None] = lambda _: None,
+        idle: Callable[[], None] = lambda: None,
         metadata_only: bool = False,
         **selection: Unpack[Selection],
     ) -> Generator[Change, None, None]:
         """Yield the events of one watch, including bookmarks, until the server ends it after about `seconds`.
 
         `since` is the resourceVersion to start from. `opened` is called when the server has accepted the watch, with a
-        function that closes the connection from any thread. Raises GoneError if `since` has expired, and
-        UnavailableError if the stream breaks, or is silent for `silence_seconds`. `metadata_only`: the events have only
-        the metadata of the objects.
+        function that closes the connection from any thread; `idle` when all that has come was yielded. Raises GoneError
+        if `since` has expired, and UnavailableError if the stream breaks, or is silent for `silence_seconds`.
+        `metadata_only`: the events have only the metadata of the objects.
         """
         path, selectors = self._selected(kind, **selection)
         query = {
@@ -344,7 +348,7 @@ class Cluster:
         accept = _ONE_METADATA if metadata_only else _JSON
         with self._open("GET", path, query=query, accept=accept, read_seconds=silence, about="a watch") as response:
             opened(lambda: _hang_up(response))
-            for line in _lines(response):
+            for line in _lines(response, idle):
                 try:
                     event = answers.parse(line)
                 except ValueError:
@@ -392,6 +396,22 @@ class Cluster:
             about="a SelfSubjectAccessReview",
         )
         return bool((review.get("status") or {}).get("allowed"))
+
+    def may(self, user: str, verb: str, kind: Kind) -> bool | None:
+        """Whether another user has a right in all namespaces (a SubjectAccessReview); None if the answer has none."""
+        attributes = {"verb": verb, "group": kind.group, "resource": kind.plural}
+        review = self._json(
+            "POST",
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+            body={
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SubjectAccessReview",
+                "spec": {"user": user, "resourceAttributes": attributes},
+            },
+            about="a SubjectAccessReview",
+        )
+        allowed = (review.get("status") or {}).get("allowed")
+        return allowed if isinstance(allowed, bool) else None
 
     def version(self) -> str:
         """The server's version, such as v1.34.4."""
@@ -517,15 +537,30 @@ def _read_all(response: BaseHTTPResponse) -> bytes:
     return data
 
 
-def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """The lines of a stream as they arrive. The last line may be incomplete."""
+def _lines(response: BaseHTTPResponse, idle: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+    """The lines of a stream as they arrive. The last line may be incomplete. `idle` is called if no more have come."""
     rest = b""
     is_chunked = getattr(response, "chunked", False)
-    for chunk in response.stream(amt=None, decode_content=True) if is_chunked else _blocks(response):
+    chunks = iter(response.stream(amt=None, decode_content=True) if is_chunked else _blocks(response))
+    while True:
+        if not rest and not _has_more(response):
+            idle()
+        chunk = next(chunks, None)
+        if chunk is None:
+            break
         *whole, rest = (rest + chunk).split(b"\n")
         yield from whole
     if rest:
         yield rest
+
+
+def _has_more(response: BaseHTTPResponse) -> bool:
+    """Whether the connection has bytes that were not read yet, as far as is known."""
+    with suppress(OSError, ValueError, AttributeError):  # it is no socket, or has just been closed
+        waiting = select.poll()
+        waiting.register(response.fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
+    return False
 
 
 def _blocks(response: BaseHTTPResponse) -> Iterator[bytes]:

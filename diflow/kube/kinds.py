@@ -19,6 +19,11 @@ class Kind:
     plural: str
     namespaced: bool = True
 
+    @property
+    def api_version(self) -> str:
+        """As in an object's `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
     def path(self, namespace: str | None, name: str = "", *parts: str) -> str:
         """The URL path of the objects of this kind, or of one of them. `namespace` None means all.
 
@@ -28,7 +33,7 @@ class Kind:
             raise NoNamespaceError(f"there is no namespace {namespace!r}: this is not a valid name of a namespace")
         if not _is_segment(name):
             raise NotFoundError(f"there is no {self.about(name)}: this is not a valid name of an object")
-        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
         if self.namespaced and namespace is not None:
             root += f"/namespaces/{quote(namespace, safe='')}"
         pieces = [root, self.plural, *([quote(name, safe="")] if name else []), *parts]
@@ -57,6 +62,13 @@ NODE: Final = Kind("Node", "", "v1", "nodes", namespaced=False)
 SERVICE: Final = Kind("Service", "", "v1", "services")
 SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "", "v1", "serviceaccounts")
 CONFIG_MAP: Final = Kind("ConfigMap", "", "v1", "configmaps")
+POD_TEMPLATE: Final = Kind("PodTemplate", "", "v1", "podtemplates")
+PERSISTENT_VOLUME_CLAIM: Final = Kind("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims")
+PERSISTENT_VOLUME: Final = Kind("PersistentVolume", "", "v1", "persistentvolumes", namespaced=False)
+STORAGE_CLASS: Final = Kind("StorageClass", "storage.k8s.io", "v1", "storageclasses", namespaced=False)
+CSI_NODE: Final = Kind("CSINode", "storage.k8s.io", "v1", "csinodes", namespaced=False)
+RESOURCE_QUOTA: Final = Kind("ResourceQuota", "", "v1", "resourcequotas")
+LIMIT_RANGE: Final = Kind("LimitRange", "", "v1", "limitranges")
 SECRET: Final = Kind("Secret", "", "v1", "secrets")
 DEPLOYMENT: Final = Kind("Deployment", "apps", "v1", "deployments")
 LEASE: Final = Kind("Lease", "coordination.k8s.io", "v1", "leases")
@@ -66,6 +78,7 @@ CRD: Final = Kind(
 )
 # Requests for information, which the API server does not store.
 TOKEN_REVIEW: Final = Kind("TokenReview", "authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
+LOCAL_ACCESS_REVIEW: Final = Kind("LocalSubjectAccessReview", "authorization.k8s.io", "v1", "localsubjectaccessreviews")
 ACCESS_REVIEW: Final = Kind(
     "SubjectAccessReview", "authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False
 )

@@ -126,6 +126,7 @@ class Elector:
         self._leading = False
         self._released = False
         self._renewed = -math.inf
+        self._won = math.inf
         self._epoch = 0
         self._uid = ""
         self._former = ""
@@ -174,6 +175,12 @@ class Elector:
         )
 
     @property
+    def leading_seconds(self) -> float:
+        """How long ago this process last acquired the Lease; 0 if it never did."""
+        with self._lock:
+            return max(0.0, self._clock.monotonic() - self._won)
+
+    @property
     def epoch(self) -> int:
         """The Lease's leaseTransitions when this process last acquired it; 0 if it never did."""
         with self._lock:
@@ -210,8 +217,7 @@ class Elector:
     def lease_annotations(self) -> Mapping[str, str]:
         """The annotations of the Lease when it was last read, at most `renew_seconds` ago if the server responds."""
         with self._lock:
-            metadata = (self._lease or {}).get("metadata") or {}
-            return dict(metadata.get("annotations") or {})
+            return annotations_of(self._lease)
 
     def release(self) -> bool:
         """Release the Lease, so that the next process takes over immediately. Returns whether that was written.
@@ -274,13 +280,14 @@ class Elector:
             with self._lock:
                 self._uid = str(metadata.get("uid") or "")
                 before = self.writes_as(epoch - 1)
-                self._former = before if (metadata.get("annotations") or {}).get(WRITES_AS) == before else ""
+                self._former = before if annotations_of(lease).get(WRITES_AS) == before else ""
             try:
                 self._write({**spec, **taken, "acquireTime": moment, "renewTime": moment})
             except (ConflictError, NotFoundError):
                 return False
             with self._lock:
                 self._leading, self._released, self._renewed, self._epoch, self._trouble = True, False, began, epoch, ""
+                self._won = began
                 return self._still_leading()
 
     def renew(self) -> bool:
@@ -357,7 +364,7 @@ class Elector:
         """Update the Lease as last read, with all fields that others have written, or create it."""
         if self._lease is None:
             body: Json = {
-                "apiVersion": f"{LEASE.group}/{LEASE.version}",
+                "apiVersion": LEASE.api_version,
                 "kind": LEASE.name,
                 "metadata": {"name": self.name, "namespace": self.namespace},
                 "spec": spec,
@@ -366,9 +373,8 @@ class Elector:
         else:
             body = {**copy.deepcopy(self._lease), "spec": spec}
             if spec.get("holderIdentity") == self.identity:
-                metadata = body["metadata"]
                 said = {**self._says, WRITES_AS: self.writes_as(spec["leaseTransitions"])}
-                metadata["annotations"] = {**(metadata.get("annotations") or {}), **said}
+                body["metadata"]["annotations"] = {**annotations_of(body), **said}
             lease = self._cluster.replace(LEASE, self.name, body, namespace=self.namespace)
         with self._lock:
             self._lease = lease
@@ -383,6 +389,11 @@ class Elector:
 
 class _TakenError(Exception):
     """Another process holds the Lease, or none."""
+
+
+def annotations_of(lease: Mapping[str, Any] | None) -> dict[str, str]:
+    """The annotations of a Lease; none if there is no Lease."""
+    return dict(((lease or {}).get("metadata") or {}).get("annotations") or {})
 
 
 def _spec(lease: Json | None) -> Json:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Unpack
@@ -20,9 +20,11 @@ from typing import Any, Final, Unpack
 from diflow.common.clock import SYSTEM, Clock
 from diflow.common.durations import backoff
 from diflow.common.errors import UnavailableError
+from diflow.common.kept import KeptBytes
 from diflow.kube.api import Change, Cluster, Selection
 from diflow.kube.kinds import Kind
 from diflow.kube.refusals import GoneError
+from diflow.kube.sparing import Late, Shares
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -33,6 +35,10 @@ _BACKOFF_SECONDS: Final = (0.5, 30.0)
 _LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
 # A stream that lasted this long was healthy: its end is counted as a first failure.
 _HEALTHY_SECONDS: Final = 60.0
+# How often it is looked whether objects that are read late may be read.
+_LATE_SECONDS: Final = 0.2
+# In a list, each namespace may cost this many seconds of a processor before its further objects are read late.
+_LIST_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +75,17 @@ class Reflector:
     called in the reflector's thread or in that of a caller of `apply_write`, so it should be fast, such as setting an
     event.
 
+    `shares`: what reading costs is charged to the object's namespace there. With `reads_late`, objects of a namespace
+    that has used its share are kept as they were, or are absent if they are new, until it may be read again (`late`).
+    If it is a function of (what is cached of an object, the object as it is now), this is so for a change for which it
+    returns True, and never for objects that are new.
+    `on_gone` is called with the key of one that was gone when `trim` had returned what to cache.
+
     An error never ends the thread: it is reported as `trouble`, and retried after a pause. `on_trouble` is called with
     each error, and with None when the server has accepted a watch, in the reflector's thread.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all but two have a default)
         self,
         cluster: Cluster,
         kind: Kind,
@@ -82,6 +94,9 @@ class Reflector:
         trim: Callable[[Json], Json | None] = lambda obj: obj,
         on_change: OnChange = lambda *_: None,
         on_trouble: Callable[[Exception | None], None] = lambda _: None,
+        on_gone: Callable[[Key], None] = lambda _: None,
+        shares: Shares | None = None,
+        reads_late: bool | Callable[[Json, Json], bool] = True,
         clock: Clock = SYSTEM,
         pace: Pace = PACE,
         **selection: Unpack[Selection],
@@ -92,8 +107,13 @@ class Reflector:
         self._trim = trim
         self._on_change = on_change
         self._on_trouble = on_trouble
+        self._on_gone = on_gone
         self._clock = clock
         self._pace = pace
+        self._shares = shares
+        self._late = Late(shares, clock=clock) if shares is not None and reads_late else None
+        self._may_wait = reads_late if callable(reads_late) else None
+        self._reading_late: Key | None = None
         self._stopping = threading.Event()
         self._synced = threading.Event()
         self._thread: threading.Thread | None = None
@@ -104,12 +124,14 @@ class Reflector:
         self._entries: dict[Key, _Entry] = {}
         self._view: Mapping[Key, Json] | None = None
         self._heard: float | None = None
+        self._is_heard = False
         self._got_event = False
         self._reopening = False
         self._version: str | None = None
         self._failures = 0
         self._trouble = ""
         self._listener_error = ""
+        self._replaced: Key | None = None
         self._unreadable: dict[Key, str] = {}
         self._written: set[Key] | None = None
 
@@ -121,6 +143,9 @@ class Reflector:
             raise RuntimeError(f"the reflector of {self._kind.plural} has been started already")
         self._thread = threading.Thread(target=self._run, name=f"reflector-{self._kind.plural}", daemon=True)
         self._thread.start()
+        if self._late is not None:
+            name = f"reflector-{self._kind.plural}-late"
+            threading.Thread(target=self._catch_up, name=name, daemon=True).start()
 
     def stop(self, *, timeout: float = 5.0) -> None:
         """Stop the thread, and wait for that for at most `timeout` seconds. The cache stays readable."""
@@ -152,10 +177,22 @@ class Reflector:
 
     @property
     def age_seconds(self) -> float:
-        """Seconds since the server's last sign of life (a list, an event, a bookmark, an accepted watch); infinite
-        before the first."""
+        """Seconds since all that the server had sent was read: after a list, an event, a bookmark or an accepted watch.
+        Infinite before the first. What waits to be read makes the cache older."""
         heard = self._heard
         return math.inf if heard is None else max(0.0, self._clock.monotonic() - heard)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something that has come was not read yet."""
+        return self._is_heard
+
+    def late(self) -> Mapping[str, float]:
+        """For how many seconds an object of each namespace has waited to be read, of all the longest."""
+        if self._late is None:
+            return {}
+        with self._turn:
+            return self._late.ages()
 
     @property
     def trouble(self) -> str:
@@ -197,7 +234,13 @@ class Reflector:
                 return
             if self._written is not None:
                 self._written.add(key)
-            self._take({**obj, "metadata": {**obj["metadata"]}}, again=again)
+            self._take({**obj, "metadata": {**obj["metadata"]}}, again=again, may_wait=False)
+
+    def put_off(self, key: Key) -> None:
+        """Read this object once more, when its namespace may: `trim` would return something else now."""
+        if self._late is not None:
+            with self._turn:
+                self._late.add(key)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -267,6 +310,8 @@ class Reflector:
         fresh: dict[Key, _Entry] = {}
         failed: dict[Key, str] = {}
         present: dict[Key, str] = {}
+        unread: set[Key] = set()
+        spent: dict[str, float] = {}
         with self._turn:
             self._written = set()
         pages = self._cluster.list_pages(
@@ -276,11 +321,17 @@ class Reflector:
             for obj in page:
                 key, uid, _ = _identity(obj)
                 present[key] = uid
+                is_late = self._late is not None and self._may_wait is None
+                if is_late and spent.get(key[0], 0.0) >= _LIST_SECONDS:
+                    unread.add(key)
+                    continue
+                took = self._shares.timer() if self._shares is not None else lambda: 0.0
                 try:
                     entry = self._entry(obj)
                 except Exception as error:
                     failed[key] = self._cannot_read(key, error)
-                    continue
+                    entry = None
+                spent[key[0]] = spent.get(key[0], 0.0) + took()
                 if entry is not None:
                     fresh[key] = entry
             page.clear()
@@ -292,13 +343,14 @@ class Reflector:
             with self._lock:
                 self._unreadable = failed
             for key, known in list(self._entries.items()):
-                if key not in fresh and not (key in failed and present[key] == known.uid):
+                if key not in fresh and not ((key in failed or key in unread) and present[key] == known.uid):
                     self._put(key, None)
             for key, entry in fresh.items():
                 late = self._entries.get(key) if key in self._written else None
                 if late is None or late.uid != entry.uid or _newer(entry.version, late.version):
                     self._put(key, entry)  # a lower resourceVersion, too: etcd may have been restored from a backup
             self._written = None
+            self._put_off(unread)
             self._version = version
             self._heard = began
             self._synced.set()
@@ -311,13 +363,13 @@ class Reflector:
             seconds=self._clock.jitter(*self._pace.watch_seconds),
             silence_seconds=self._pace.silence_seconds,
             opened=self._opened,
+            idle=self._idle,
             metadata_only=self._metadata_only,
             **self._selection,
         )
         try:
             for change in stream:
-                self._got_event = True
-                self._heard = self._clock.monotonic()
+                self._got_event = self._is_heard = True
                 self._event(change)
                 self._version = _identity(change.object)[2] or self._version
                 if self._stopping.is_set():
@@ -329,7 +381,7 @@ class Reflector:
     def _opened(self, hang_up: Callable[[], None]) -> None:
         # The server has accepted the resourceVersion. It sends no bookmarks for a kind that has not changed since the
         # server was started, so this is the only sign of life.
-        self._heard = self._clock.monotonic()
+        self._is_heard = True
         self._hang_up = hang_up
         if self._stopping.is_set():  # stop() may have been called before there was a stream to close
             hang_up()
@@ -337,12 +389,18 @@ class Reflector:
             self._trouble = ""
         self._on_trouble(None)
 
+    def _idle(self) -> None:
+        """All that has come was read. Without a sign of life before that, nothing is known of what has happened."""
+        if self._is_heard:
+            self._is_heard, self._heard = False, self._clock.monotonic()
+
     def _event(self, change: Change) -> None:
         if change.kind == "DELETED":
             key, uid, _ = _identity(change.object)
             with self._turn:
                 known = self._entries.get(key)
                 if known is None or known.uid == uid:  # at any version: the object of this UID was deleted
+                    self._read_or_gone(key)
                     with self._lock:
                         self._unreadable.pop(key, None)
                     self._put(key, None)
@@ -352,23 +410,44 @@ class Reflector:
 
     # --- the cache ----------------------------------------------------------------------------------------------------
 
-    def _take(self, obj: Json, *, again: bool = False) -> None:
-        """Store an object that the server sent, unless a newer version of it is cached (or the same one: `again`)."""
+    def _take(self, obj: Json, *, again: bool = False, may_wait: bool = True) -> None:
+        """Store an object that the server sent, unless a newer version of it is cached (or the same one: `again`).
+        If it `may_wait`, and its namespace has used its share, it is read later."""
         key, uid, version = _identity(obj)
         known = self._entries.get(key)
         if known is not None and known.uid == uid and _is_old(version, known.version, again=again):
             return
-        try:
-            entry = self._entry(obj)
-        except Exception as error:
+        may_wait = may_wait and (
+            self._may_wait is None or (known is not None and known.uid == uid and self._may_wait(known.object, obj))
+        )
+        if may_wait and self._late is not None and self._shares is not None and not self._shares.may(key[0]):
+            self._late.add(key)
+            if known is not None and known.uid != uid:
+                self._put(key, None)
+            return
+        self._store(key, uid, self._read(obj))
+
+    def _read(self, obj: Json) -> _Entry | Exception | None:
+        """The cache entry of an object, None for nothing, or why it cannot be read. Its namespace pays for it."""
+        with self._shares.paid_by(_identity(obj)[0][0]) if self._shares is not None else contextlib.nullcontext():
+            try:
+                return self._entry(obj)
+            except Exception as error:
+                return error
+
+    def _store(self, key: Key, uid: str, found: _Entry | Exception | None) -> None:
+        """Put what was read of the object with this uid into the cache."""
+        self._read_or_gone(key)
+        if isinstance(found, Exception):
             with self._lock:
-                self._unreadable[key] = self._cannot_read(key, error)
+                self._unreadable[key] = self._cannot_read(key, found)
+            known = self._entries.get(key)
             if known is not None and known.uid != uid:
                 self._put(key, None)
             return
         with self._lock:
             self._unreadable.pop(key, None)
-        self._put(key, entry)
+        self._put(key, found)
 
     def _entry(self, obj: Json) -> _Entry | None:
         """The cache entry of an object; None for nothing. Raises the errors of `trim`."""
@@ -377,14 +456,85 @@ class Reflector:
         kept = self._trim(obj)
         return None if kept is None else _Entry(uid, version, kept)
 
+    # --- what is read later -------------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        while not self._stopping.is_set():
+            if not self.read_late():
+                self._clock.wait(self._stopping, _LATE_SECONDS)
+
+    def read_late(self) -> bool:
+        """Read what was put off, at most one object of each namespace. Returns whether one was read."""
+        if self._late is None:
+            return False
+        with self._turn:
+            due = self._late.due()
+        read = [self._read_again(key) for key in due]
+        return any(read)
+
+    def _read_again(self, key: Key) -> bool:
+        assert self._shares is not None
+        assert self._late is not None
+        with self._turn:
+            since = self._late.discard(key)  # a change that comes from now on puts it off again
+            self._reading_late = key
+        try:
+            with self._shares.paid_by(key[0]):
+                obj = self._cluster.find(self._kind, key[1], namespace=key[0])
+        except Exception:  # of the client or the network: it is tried again, and the thread goes on
+            with self._turn:
+                if self._reading_late == key:
+                    self._late.add(key, since)
+            return False
+        if obj is None:
+            return False  # the watch says that it is gone
+        found = self._read(obj)
+        _, uid, version = _identity(obj)
+        with self._turn:
+            # Not one that the watch has seen end or change meanwhile.
+            known = self._entries.get(key)
+            if self._reading_late == key and not (
+                known is not None and known.uid == uid and _is_old(version, known.version, again=True)
+            ):
+                if self._written is not None:
+                    self._written.add(key)
+                self._store(key, uid, found)
+            elif known is None:
+                self._on_gone(key)
+        return True
+
+    def _put_off(self, unread: Set[Key]) -> None:
+        """After a list: these objects are read later, and no others that were put off before."""
+        if self._late is None:
+            return
+        for key in [key for key in self._late if key not in unread]:
+            self._late.discard(key)
+        for key in unread:
+            self._late.add(key)
+
+    def _read_or_gone(self, key: Key) -> None:
+        """What waits to be read of this object, or is being read in the other thread, is out of date."""
+        if self._late is not None:
+            self._late.discard(key)
+            if self._reading_late == key:
+                self._reading_late = None
+
     def _cannot_read(self, key: Key, error: Exception) -> str:
         return f"{self._kind.about('/'.join(key))} cannot be read: {type(error).__name__}: {error}"
+
+    def is_replaced(self, key: Key) -> bool:
+        """For `on_change`: whether another object of this name is reported next."""
+        return self._replaced == key
 
     def _put(self, key: Key, entry: _Entry | None) -> None:
         """Change the cache and report it. An object that replaces another is a deletion and an addition."""
         known = self._entries.get(key)
         if known is not None and entry is not None and known.uid != entry.uid:
-            self._put(key, None)
+            self._replaced = key
+            try:
+                self._put(key, None)
+            finally:
+                self._replaced = None
             known = None
         if known is None and entry is None:
             return
@@ -431,6 +581,15 @@ def _newer(version: str, known: str) -> bool:
     with contextlib.suppress(ValueError):
         return int(version) > int(known)
     return version != known
+
+
+def make_room(kept: KeptBytes, objects: Reflector, key: Key, new: Json | None) -> None:
+    """After a change of an object: read one again that its namespace had no room for, if there is some now."""
+    if new is None and not objects.is_replaced(key):  # what comes in its place was counted when it was read
+        kept.forget(key)
+    waits = kept.next_left_out(key[0])
+    if waits:
+        objects.put_off((key[0], waits))
 
 
 def drop(index: dict[Any, dict[Any, Any]], home: Any, name: Any) -> None:

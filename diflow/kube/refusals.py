@@ -28,6 +28,13 @@ from diflow.kube.kinds import WORKFLOW
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
 # The field of a cause that is about the whole object.
 _NO_FIELD = "<nil>"
+# What both sides say of certificates and protocols, which only a change of either mends. Another handshake that fails
+# is one that was broken off, as by an API server or a load balancer that restarts.
+_DISTRUST = re.compile(
+    r"certificate|unknown.ca|access.denied|http.request|wrong.version|unsupported.protocol|protocol.version"
+    r"|no.protocols|handshake.failure|no.shared|insufficient.security|unrecognized.name|hostname|doesn't match",
+    re.IGNORECASE,
+)
 # Longer responses of a server are truncated, as they are shown in one line.
 _LONGEST_MESSAGE = 2000
 
@@ -132,10 +139,15 @@ def unreachable(target: Target, error: Exception, *, streaming: bool = False) ->
     whose = target.kubeconfig[0].upper() + target.kubeconfig[1:]
     if streaming:
         return PassingError(f"the connection to {target.server} was lost: {text}")
-    if "CERTIFICATE_VERIFY_FAILED" in text or name == "SSLError":
+    if name == "SSLError" and is_distrust(error):
         return UnavailableError(
-            f"no trusted connection to {target.server} ({text}): check certificate-authority-data in "
-            f"{target.kubeconfig}, or log in to the cluster again"
+            f"no trusted connection to {target.server} ({text}): check the server's address and "
+            f"certificate-authority-data in {target.kubeconfig}, or log in to the cluster again"
+        )
+    if name == "SSLError":
+        return PassingError(
+            f"{target.server} broke off the TLS handshake ({text}): it, or what is between here and there, may be "
+            f"restarting: try again in a moment. {whose} names this server"
         )
     if "Timeout" in name or isinstance(error, TimeoutError):
         return PassingError(
@@ -143,6 +155,11 @@ def unreachable(target: Target, error: Exception, *, streaming: bool = False) ->
             f"{whose} names this server"
         )
     return PassingError(f"no cluster answers at {target.server} ({text}): is it up? {whose} names it")
+
+
+def is_distrust(error: Exception) -> bool:
+    """Whether an error of TLS is about certificates or protocols: then no request was sent."""
+    return bool(_DISTRUST.search(_root_cause(error)))
 
 
 def no_kubernetes(target: Target) -> str:

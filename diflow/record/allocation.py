@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from diflow.common import keys
 from diflow.common.jsontext import canonical_json, parsed, reader
 from diflow.common.limits import MOST_REPLICAS
-from diflow.record.types import Moment, Moves, Node, Round
+from diflow.record import untrusted
+from diflow.record.types import Amount, Moment, Moves, Node, Resource, Round
 
 _LONGEST_ASKED: Final = 8192
 
@@ -22,7 +24,12 @@ class Allocation:
     A job without any node waits. `since`: when the allocation was made; `first`: when the job got its first nodes (0:
     never); both in seconds since 1970. `moves`: how often the allocation was replaced after the first. `asked`: the
     user's limits at that time (`JobRecord.limits`) of a preemptible job that got places or a new round; "" after its
-    places were taken back, and of all other jobs.
+    places were taken back, and of all other jobs. `requests`: by task, what was promised to each replica. Tasks without
+    one are promised what they ask for, as all were by earlier releases.
+
+    `unpinned`: kube-scheduler chooses the nodes, and those here are an estimate until the pods are bound. `refusals`:
+    how often it has not bound all of the gang since they last ran together; `paused_until`: until when the job gets
+    nothing because of that, in seconds since 1970.
     """
 
     round: Round
@@ -31,6 +38,10 @@ class Allocation:
     first: Moment = 0.0
     moves: Moves = 0
     asked: Annotated[str, Meta(max_length=_LONGEST_ASKED)] = ""
+    requests: Mapping[str, Mapping[Resource, Amount]] = field(default_factory=dict)
+    unpinned: bool = False
+    refusals: Moves = 0
+    paused_until: Moment = 0.0
 
     @property
     def is_placed(self) -> bool:
@@ -43,9 +54,9 @@ class Allocation:
         return any(any(names) for names in self.nodes.values())
 
     def node(self, task: str, index: int) -> str:
-        """The node of one replica, or "" if it has none."""
+        """The node of one replica, or "" if it has none. A pod that is no replica has an index of -1."""
         nodes = self.nodes.get(task, ())
-        return nodes[index] if index < len(nodes) else ""
+        return nodes[index] if 0 <= index < len(nodes) else ""
 
     def places(self, *, uid: str, until: float) -> str:
         """The parameter `places` of the Workflow with this uid: the node of each replica's first pod, which is created
@@ -67,6 +78,10 @@ class Allocation:
                 "first": round(self.first, 3),
                 "moves": self.moves,
                 **({"asked": self.asked} if self.asked else {}),
+                **({"requests": {task: dict(one) for task, one in self.requests.items()}} if self.requests else {}),
+                **({"unpinned": True} if self.unpinned else {}),
+                **({"refusals": self.refusals} if self.refusals else {}),
+                **({"paused_until": round(self.paused_until, 3)} if self.paused_until else {}),
             }
         )
 
@@ -79,3 +94,9 @@ class Allocation:
 
 
 _read: Final = reader(Allocation)
+
+
+def signed(workflow: Mapping[str, Any]) -> tuple[str, str]:
+    """(the text of a Workflow's allocation, the proof that the allocator wrote it); "" for each that is missing."""
+    annotations = untrusted.sub(workflow, "metadata", "annotations")
+    return str(annotations.get(keys.ALLOCATION) or ""), str(annotations.get(keys.PROOF) or "")

@@ -14,15 +14,16 @@ it imports neither Hera nor pydantic, because `diflow list` runs it on a thousan
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from diflow.common import keys
 from diflow.common.limits import MOST_PARTS
 from diflow.record import untrusted
 
 Object = Mapping[str, Any]
+Whole = TypeVar("Whole")
 
 _DIGEST: Final = 6
 _LONGEST: Final = 253
@@ -31,23 +32,54 @@ _LONGEST: Final = 253
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The place of a Workflow in its job: `job` is the job's name, "" if that is the Workflow's own; `continues` the
-    name of the previous Workflow and `continued_in` that of the next one, or ""."""
+    name of the previous Workflow and `continued_in` that of the next one, or "". `submitted_seconds`: when the job was,
+    0 if that was with this Workflow."""
 
     job: str = ""
     part: int = 1
     continues: str = ""
     continues_uid: str = ""
     continued_in: str = ""
+    submitted_seconds: float = 0.0
 
 
 _ALONE: Final = Chain()
+_LABELS: Final = frozenset({keys.CHAIN, keys.PART})
+_LINKS: Final = frozenset({keys.CONTINUES, keys.CONTINUES_UID, keys.CONTINUED_IN, keys.SUBMITTED})
+
+
+class Part(NamedTuple):
+    """A Workflow as a part of its job, with the names of its neighbours as in `Chain`."""
+
+    namespace: str
+    name: str
+    uid: str
+    continues: str
+    continues_uid: str
+    continued_in: str
 
 
 def read(workflow: Object) -> Chain:
     """The place of a Workflow in its job."""
+    if not _is_linked(workflow):
+        return _ALONE  # as most are: one object for all of them
     job, (before, uid) = job_name(workflow), continues(workflow)
-    found = Chain("" if job == _name(workflow) else job, part(workflow), before, uid, continued_in(workflow))
-    return _ALONE if found == _ALONE else found  # as most are: one object for all of them
+    since = 0.0 if is_copy(workflow) else untrusted.seconds(_annotations(workflow).get(keys.SUBMITTED))
+    found = Chain("" if job == _name(workflow) else job, part(workflow), before, uid, continued_in(workflow), since)
+    return _ALONE if found == _ALONE else found
+
+
+def _is_linked(workflow: Object) -> bool:
+    """Whether a label or an annotation says that the job has other Workflows."""
+    return not (_LABELS.isdisjoint(_labels(workflow)) and _LINKS.isdisjoint(_annotations(workflow)))
+
+
+def part_of(workflow: Object) -> Part:
+    """A Workflow as a part of its job."""
+    metadata = untrusted.sub(workflow, "metadata")
+    here = (untrusted.string(metadata.get(name)) for name in ("namespace", "name", "uid"))
+    links = (*continues(workflow), continued_in(workflow)) if _is_linked(workflow) else ("", "", "")
+    return Part._make((*here, *links))
 
 
 def is_copy(workflow: Object) -> bool:
@@ -111,11 +143,12 @@ def _some(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-def newest(workflows: Iterable[Object]) -> list[Object]:
-    """The current Workflow of each job, in the order given: neither superseded parts nor pending successors."""
-    found = list(workflows)
-    by_name = {(_space(w), _name(w)): w for w in found}
-    return [w for w in found if not _is_superseded(w, by_name) and not _is_pending_successor(w, by_name)]
+def newest(workflows: Iterable[Whole], part: Callable[[Any], Part] = part_of) -> list[Whole]:
+    """The current Workflow of each job, in the order given: neither superseded parts nor pending successors. `part`:
+    what such a Workflow is in its job."""
+    found = [(one, part(one)) for one in workflows]
+    by_name = {(one.namespace, one.name): one for _, one in found}
+    return [whole for whole, one in found if not _is_superseded(one, by_name) and not _is_pending(one, by_name)]
 
 
 def current(job: str, workflows: Iterable[Object]) -> Object | None:
@@ -150,32 +183,34 @@ def _age(workflow: Object) -> tuple[bool, str, str]:
     return not created, created, _name(workflow)
 
 
-def _is_superseded(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
+def _is_superseded(one: Part, by_name: Mapping[tuple[str, str], Part]) -> bool:
     """The job continues in another Workflow of the list."""
-    after = by_name.get((_space(workflow), continued_in(workflow)))
-    return after is not None and continues(after)[1] == untrusted.sub(workflow, "metadata").get("uid")
+    after = by_name.get((one.namespace, one.continued_in))
+    return after is not None and after.continues_uid == one.uid
 
 
-def _is_pending_successor(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
+def _before(one: Part, by_name: Mapping[tuple[str, str], Part]) -> Part | None:
+    """The Workflow of the list that this one says to continue."""
+    before = by_name.get((one.namespace, one.continues)) if one.continues else None
+    return before if before is not None and before.uid == one.continues_uid else None
+
+
+def _is_pending(one: Part, by_name: Mapping[tuple[str, str], Part]) -> bool:
     """It was created to continue another Workflow of the list, which does not name it (yet)."""
-    name, uid = continues(workflow)
-    before = by_name.get((_space(workflow), name)) if name else None
-    if before is None or untrusted.sub(before, "metadata").get("uid") != uid:
-        return False
-    return continued_in(before) != _name(workflow)
+    before = _before(one, by_name)
+    return before is not None and before.continued_in != one.name
 
 
-def earlier(workflow: Object, known: Mapping[tuple[str, str], Object]) -> list[str]:
+def earlier(one: Part, known: Mapping[tuple[str, str], Part]) -> list[str]:
     """The names of the Workflows in which the job was before, the latest first: those of `known`, by namespace and
     name, that name their successors as well."""
     out: list[str] = []
-    here = workflow
+    here = one
     while len(out) < len(known):
-        name, uid = continues(here)
-        before = known.get((_space(here), name)) if name else None
-        if before is None or untrusted.sub(before, "metadata").get("uid") != uid or continued_in(before) != _name(here):
+        before = _before(here, known)
+        if before is None or before.continued_in != here.name:
             break
-        out.append(name)
+        out.append(before.name)
         here = before
     return out
 

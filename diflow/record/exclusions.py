@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Self
 
-from msgspec import Meta, Raw
+from msgspec import Meta
 
-from diflow.common.jsontext import canonical_json, parsed, reader
+from diflow.common.durations import backoff
+from diflow.common.jsontext import canonical_json, lenient, parsed
 from diflow.common.words import counted
+from diflow.record import untrusted
 from diflow.record.types import Moment, Node
 
 MOST_EXCLUDED: Final = 16
@@ -22,6 +24,10 @@ FIRST_SECONDS: Final = 3600.0
 """How long a node is left out at first. A node with a fault is seldom repaired sooner."""
 LONGEST_SECONDS: Final = 86_400.0
 """The longest time: each further exclusion of a node lasts twice as long as the one before."""
+PENDING: Final = "pending"
+"""The source of the exclusion of a node on which a pod did not start. Its attempts number the tries of the job."""
+_PAUSE_SECONDS: Final = (60.0, 1800.0)
+"""Before the third try, and the longest pause, as for places that no pod uses (allocator/plan/timeouts.py)."""
 MOST_ATTEMPTS: Final = 16
 """Ended attempts that one exclusion remembers."""
 _LONGEST_NAME: Final = 253
@@ -83,6 +89,25 @@ class Exclusions:
         """Whether a node was left out because of this attempt, even if it is not any more."""
         return any(attempt[:_LONGEST_ATTEMPT] in entry.attempts for entry in self.entries)
 
+    def pending_tries(self, now: float) -> int:
+        """How often the job did not start in a row, while nodes were left out for it because of that."""
+        last = (
+            next((a for a in reversed(entry.attempts) if a.startswith(f"{PENDING}/")), "")
+            for entry in self._pending(now)
+        )
+        return max((untrusted.whole(attempt.partition("/")[2], digits=5) or 0 for attempt in last), default=0)
+
+    def paused_until(self, now: float) -> float:
+        """Until when a job that did not start gets nothing more, in seconds since 1970; 0 without such a time."""
+        tries = self.pending_tries(now)
+        if tries < 2:
+            return 0.0
+        return max(entry.since for entry in self._pending(now)) + backoff(_PAUSE_SECONDS, tries - 2)
+
+    def _pending(self, now: float) -> list[Exclusion]:
+        """The nodes that are left out now as pods did not start there; none of a time to come, which was edited."""
+        return [entry for entry in self.active(now) if entry.source == PENDING and entry.since <= now]
+
     def without(self, node: str, *, reason: str, source: str, now: float, attempts: Iterable[str] = ()) -> Self:
         """The record with this node left out from now on. The oldest entry is dropped if there are too many."""
         before = next((entry for entry in self.entries if entry.node == node), None)
@@ -122,17 +147,13 @@ class Exclusions:
     def parse(cls, given: Any) -> Self:
         """Parse the annotation. A text that is too long or too deep, no JSON or no list has no entries. An entry with
         an invalid field is dropped, so are the oldest ones beyond the bound, and of one node all but the last."""
-        found = {entry.node: entry for entry in map(_entry, parsed(_read, given, [])) if entry is not None}
-        return cls(tuple(found.values())[-MOST_EXCLUDED:])
+        found = {entry.node: entry for entry in parsed(_read, given, ())}
+        return cls(tuple(map(_in_bounds, found.values()))[-MOST_EXCLUDED:])
 
 
-_read: Final = reader(list[Raw], most_characters=_LONGEST_TEXT)
-_read_entry: Final = reader(Exclusion)
+_read: Final = lenient(tuple[Exclusion, ...], most_characters=_LONGEST_TEXT)
 
 
-def _entry(item: Raw) -> Exclusion | None:
-    found = parsed(_read_entry, bytes(item), None)
-    if found is None:
-        return None
+def _in_bounds(found: Exclusion) -> Exclusion:
     until = min(found.until, found.since + LONGEST_SECONDS)  # an edited record must not hold for ever either
     return replace(found, until=until, attempts=found.attempts[-MOST_ATTEMPTS:])

@@ -23,6 +23,15 @@ class Identity:
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
 
+    @property
+    def this_version(self) -> dict[str, str]:
+        """The metadata of a patch that is valid for this version of the object only."""
+        return {"uid": self.uid, "resourceVersion": self.version}
+
+    def bind(self, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """A merge patch, valid for this version of the object only."""
+        return {**patch, "metadata": {**patch.get("metadata", {}), **self.this_version}}
+
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> Self:
         """That of any object, whose metadata may be anything."""

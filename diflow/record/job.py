@@ -11,27 +11,28 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from diflow.common import keys, names
+from diflow.common import keys, limits, names
 from diflow.common.errors import InvalidError
-from diflow.common.predicates import Where
+from diflow.common.predicates import NO_RULES, PodRules, Where
 from diflow.dijob import stored
 from diflow.dijob.stored import NOTHING, StoredJob, StoredSpec
 from diflow.record import chain, parameters, untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.argo.failures import Rules, rules_of_task
 from diflow.record.argo.nodes import Node
-from diflow.record.argo.tree import Tree, read_tree
-from diflow.record.chain import Chain
+from diflow.record.argo.tree import Ending, Tree, read_tree
+from diflow.record.chain import Chain, Part
 from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
 from diflow.record.identity import Identity
 from diflow.record.live import Live
-from diflow.record.modules import Modules
 from diflow.record.nodecheck import LONGEST as LONGEST_CHECKS
 from diflow.record.nodecheck import Record, moves
-from diflow.record.parameters import Asked, Decision, Object, Pairs
+from diflow.record.parameters import Asked, Decision, History, Object, Pairs
 from diflow.record.patches import STOP, TERMINATE
-from diflow.record.ranges import Range, asked, elastic
+from diflow.record.requests.ranges import Range, asked, elastic
+from diflow.record.run_time import RunTime
+from diflow.record.side_by_side import SideBySide
 from diflow.record.stage import Stage, has_places, stage_of
 
 STOPS: Final = (STOP, TERMINATE)
@@ -41,6 +42,9 @@ REQUESTS: Final = (keys.BOUNDS, keys.REQUESTED, keys.REQUESTS, keys.CARRIED_OUT,
 LONGEST_DESCRIPTION: Final = 2000
 """Characters of the description in the Argo UI that are kept."""
 _LONGEST_REQUESTS: Final = 65_536
+_LONGEST_MESSAGE: Final = 4096
+_LONGEST_WHY: Final = 1024
+_NEVER_RAN: Final = RunTime()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ class Notes:
 
     `decision`: the allocator's last one; `health`: what it found of the replicas; `excluded`: the nodes that are left
     out for the job; `checks`: the results of its node check, of a record for planning. The counts and the `history`
-    before are those of the job's earlier Workflows. `pool`: the number of the pool of its nodes.
+    before are those of the job's earlier Workflows. `run_time`: how long it has run, if it has a limit. `pool`: the
+    number of the pool of its nodes.
     """
 
     allocation: Allocation | None = None
@@ -96,7 +101,8 @@ class Notes:
     checks: Record = field(default_factory=Record)
     restarts_before: int = 0
     rounds_before: int = 0
-    history_before: Mapping[str, Any] = field(default_factory=dict)
+    history_before: History = field(default_factory=History)
+    run_time: RunTime = _NEVER_RAN
     pool: int = names.UNKNOWN_POOL
 
 
@@ -109,7 +115,7 @@ class Argo:
     job, and Argo has made nothing of it; with `argo resume` it makes pods without an admission, which have gates.
     `awaits_admission`: such a job is not suspended by its user. `is_hidden`: Argo does not see it until the allocator's
     first decision (`keys.INSTANCE`). `places_until`: how long pods are created without a gate (seconds since 1970; 0:
-    they are not). `tree`: of Argo's nodes, and `modules`: of a v1alpha1 job, if they were asked for.
+    they are not). `tree`: of Argo's nodes, and `side_by_side`: of a job whose rounds are, if they were asked for.
     """
 
     created_seconds: float = 0.0
@@ -121,7 +127,30 @@ class Argo:
     is_hidden: bool = False
     places_until: float = 0.0
     tree: Tree = field(default_factory=Tree)
-    modules: Modules | None = None
+    side_by_side: SideBySide | None = None
+    has_begun: bool = False
+    """Argo has made nodes of it."""
+    deadline_seconds: int = 0
+    """After how many seconds Argo ends the Workflow, counted from its start; 0: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How the Workflow went, for the job's status. Times are RFC 3339 text, "" if there is none.
+
+    `message`: Argo's. `stopped_because`: why the controller stopped the job. `finalizers`: what its deletion waits for.
+    """
+
+    created: str = ""
+    started: str = ""
+    finished: str = ""
+    message: str = ""
+    stopped_because: str = ""
+    finalizers: tuple[str, ...] = ()
+
+
+FORGOTTEN: Final = Course()
+"""Of records that are kept, and of which nobody asks the status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +170,8 @@ class Role:
     asked_memory: int = 0
     """MiB of the main container as submitted, of a task that may get more."""
     max_memory: int | None = None
+    rules: PodRules = NO_RULES
+    """What its pods ask for of other pods and of volumes; their labels are those of the template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +196,14 @@ class Needs:
 @dataclass(frozen=True, slots=True)
 class Texts:
     """Texts as they are written: `parameters` has all parameters in order, to be written back. `profilings`: what the
-    job reports. `check_text`: the results of its node check. `application`: the one that its user names. `ending`: the
-    job's sentence (`messages.py`) if it is being stopped or deleted, of a record for planning. `report`: as
-    `profilings`, valid or not, but None if the server cannot have written it; `report_at`: the place of this parameter
-    among all, None without it."""
+    job reports. `check_text`: the results of its node check, None without them. `application`: the one that its user
+    names. `ending`: the job's sentence (`messages.py`) if it is being stopped or deleted, of a record for planning.
+    `report`: as `profilings`, valid or not, but None if the server cannot have written it; `report_at`: the place of
+    this parameter among all, None without it."""
 
     parameters: Pairs = ()
     profilings: str = ""
-    check_text: str = ""
+    check_text: str | None = None
     description: str = ""
     application: str = ""
     ending: str = ""
@@ -193,6 +224,7 @@ class JobRecord:
     live: Live = field(default_factory=Live)
     notes: Notes = field(default_factory=Notes)
     argo: Argo = field(default_factory=Argo)
+    course: Course = FORGOTTEN
     needs: Needs = field(default_factory=Needs)
     texts: Texts = field(default_factory=Texts)
     problem: str = ""
@@ -214,9 +246,20 @@ class JobRecord:
         return self.chain.job or self.identity.name
 
     @property
+    def part(self) -> Part:
+        """The Workflow as a part of its job."""
+        here, chain = self.identity, self.chain
+        return Part(here.namespace, here.name, here.uid, chain.continues, chain.continues_uid, chain.continued_in)
+
+    @property
     def before(self) -> str:
         """The key of the previous Workflow of the job; "" of the first one."""
         return f"{self.identity.namespace}/{self.chain.continues}" if self.chain.continues else ""
+
+    @property
+    def submitted_seconds(self) -> float:
+        """When the job was submitted, in seconds since 1970 (0: unknown)."""
+        return self.chain.submitted_seconds or self.argo.created_seconds
 
     @property
     def has_ended(self) -> bool:
@@ -256,6 +299,16 @@ class JobRecord:
         return self.argo.shutdown in STOPS
 
     @property
+    def is_closing(self) -> bool:
+        """Argo starts no more pods of it: the Workflow has ended, or is being stopped."""
+        return self.is_stopping or self.has_ended
+
+    @property
+    def is_side_by_side(self) -> bool:
+        """Its rounds run side by side (`side_by_side.py`)."""
+        return any(name == keys.PARAM_MODULES for name, _ in self.texts.parameters)
+
+    @property
     def current_allocation(self) -> Allocation | None:
         """The allocation of the current round; None if the last one is of an earlier round."""
         at = self.notes.allocation
@@ -282,12 +335,13 @@ class JobRecord:
         """Whether its replicas have places in the current round, or need none. `tree`: of Argo's nodes."""
         return not self.is_gang or has_places(self.notes.allocation, self.live, tree)
 
-    def stage(self, tree: Tree) -> Stage:
-        """Where the job is in its life. `tree`: of Argo's nodes."""
+    def stage(self, tree: Tree, *, is_left_out: bool = False) -> Stage:
+        """Where the job is in its life. `tree`: of Argo's nodes. `is_left_out`: of the plan, as the policy fails for
+        it."""
         return stage_of(
             is_gang=self.is_gang,
             has_places=self.has_places(tree),
-            is_held=bool(self.problem),
+            is_held=bool(self.problem) or is_left_out,
             is_suspended=self.wishes.is_suspended,
             is_stopping=self.is_stopping,
             is_being_deleted=self.argo.is_being_deleted,
@@ -308,6 +362,20 @@ class JobRecord:
     def restarts(self) -> int:
         """Failures that count against backoffLimit, over all Workflows of the job so far."""
         return self.notes.restarts_before + self.argo.tree.restarts
+
+    @property
+    def counted_failures(self) -> tuple[Ending, ...]:
+        """Those of replicas of the current round, in its latest restart, of a job with a failure policy."""
+        tree, current = self.argo.tree, self.live.current
+        latest = tree.restart_of.get(current, 0)
+        return tuple(
+            end for end in tree.endings if end.round == current and end.order[0] == latest and end.verdict.is_counted
+        )
+
+    @property
+    def first_failure_seconds(self) -> float:
+        """When the first of them was, in seconds since 1970; 0 without one."""
+        return untrusted.seconds(min((end.finished for end in self.counted_failures if end.finished), default=""))
 
     @property
     def reschedules(self) -> int:
@@ -365,12 +433,19 @@ def record_of(workflow: Object) -> JobRecord:
             _requests(annotations),
         ),
         live,
-        _notes(annotations),
+        _notes(annotations, submitted_seconds=link.submitted_seconds or argo.created_seconds),
         argo,
+        _course(metadata, untrusted.sub(workflow, "status"), annotations),
         texts=_texts(annotations, given, asked.profilings, parameters.report(workflow)),
         problem=problem,
         complaints=asked.complaints,
     )
+
+
+def unreadable(workflow: Object, problem: str) -> JobRecord:
+    """The record of a Workflow of which only its identity and its phase are known. Its pods still use capacity."""
+    phase = _text(untrusted.sub(workflow, "status").get("phase"))
+    return JobRecord(Identity.of(workflow), argo=Argo(phase=phase), problem="" if phase in ENDED else problem)
 
 
 def _terms(labels: Object, spec: StoredSpec) -> Terms:
@@ -404,8 +479,24 @@ def _argo(workflow: Object, given: Pairs) -> tuple[Argo, bool]:
         was_never_admitted=is_new,
         is_hidden=untrusted.sub(metadata, "labels").get(keys.INSTANCE) == keys.INSTANCE_VALUE,
         places_until=parameters.places_until(given, untrusted.string(metadata.get("uid"))),
+        deadline_seconds=limit
+        if untrusted.is_count(limit := spec.get("activeDeadlineSeconds"), most=limits.MOST_RUN_SECONDS)
+        else 0,
+        has_begun=any(status.get(name) for name in ("nodes", "compressedNodes", "offloadNodeStatusVersion")),
     )
     return found, is_suspended and not awaits
+
+
+def _course(metadata: Object, status: Object, annotations: Object) -> Course:
+    finalizers = metadata.get("finalizers")
+    return Course(
+        created=untrusted.time(metadata.get("creationTimestamp")),
+        started=untrusted.time(status.get("startedAt")),
+        finished=untrusted.time(status.get("finishedAt")),
+        message=untrusted.string(status.get("message"), most=_LONGEST_MESSAGE),
+        stopped_because=untrusted.string(annotations.get(keys.STOPPED_BECAUSE), most=_LONGEST_WHY),
+        finalizers=tuple(filter(None, map(_text, finalizers))) if isinstance(finalizers, list) else (),
+    )
 
 
 def _texts(annotations: Object, given: Pairs, profilings: str, report: tuple[str | None, int | None]) -> Texts:
@@ -413,7 +504,9 @@ def _texts(annotations: Object, given: Pairs, profilings: str, report: tuple[str
     return Texts(
         given,
         profilings,
-        check_text=untrusted.string(annotations.get(keys.NODE_CHECK), most=LONGEST_CHECKS + 1),
+        check_text=untrusted.string(annotations[keys.NODE_CHECK], most=LONGEST_CHECKS + 1)
+        if keys.NODE_CHECK in annotations
+        else None,
         description=untrusted.string(annotations.get(keys.DESCRIPTION), most=LONGEST_DESCRIPTION),
         application=untrusted.string(named) if names.is_application(named) else "",
         report=report[0],
@@ -427,7 +520,7 @@ def with_tree(found: JobRecord, nodes: Sequence[Node], *, is_offloaded: bool) ->
     return replace(found, argo=replace(found.argo, tree=tree))
 
 
-def _notes(annotations: Object) -> Notes:
+def _notes(annotations: Object, *, submitted_seconds: float) -> Notes:
     pool = annotations.get(keys.POOL)
     return Notes(
         allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
@@ -436,7 +529,10 @@ def _notes(annotations: Object) -> Notes:
         excluded=Exclusions.parse(annotations.get(keys.EXCLUDED)),
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
-        history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE), most_brackets=untrusted.FEW),
+        history_before=parameters.history_of(annotations.get(keys.HISTORY_BEFORE)),
+        run_time=RunTime.parse(annotations[keys.RUN_TIME], of=submitted_seconds)
+        if keys.RUN_TIME in annotations
+        else _NEVER_RAN,
         pool=names.pool_number(pool) if isinstance(pool, str) and len(pool) <= keys.LABEL_LIMIT else names.UNKNOWN_POOL,
     )
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from diflow.common import quantities
-from diflow.common.predicates import Taint
+from msgspec import Struct
+
+from diflow.common import keys, quantities
+from diflow.common.jsontext import parsed, reader
+from diflow.common.predicates import Taint, Toleration
 from diflow.record import untrusted
 
 _IGNORED_TAINTS: Final = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
 )
+ENDING_TAINTS: Final = frozenset({
+    "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption",
+    "cloud.google.com/impending-node-termination", "node.cloudprovider.kubernetes.io/shutdown",
+    "node.kubernetes.io/out-of-service",
+})  # fmt: skip
+"""The taints by which autoscalers, clouds and administrators announce that a node ends. A candidate for deletion
+(`DeletionCandidateOfClusterAutoscaler`) may stay."""
+_ENDING_PREFIXES: Final = ("aws-node-termination-handler/", "node-termination-handler/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +38,24 @@ class NodeRecord:
     taints: tuple[Taint, ...]
     is_missing: bool = False
     """Its object does not exist, but pods are bound to it."""
+    ends: str = ""
+    """The taint or condition by which it announces its end; "" if it does not."""
 
     @property
     def is_open(self) -> bool:
-        return self.is_schedulable and self.not_ready_since is None
+        return self.is_schedulable and self.not_ready_since is None and not self.ends
+
+    @property
+    def is_staying(self) -> bool:
+        """It is not cordoned, and does not announce its end."""
+        return self.is_schedulable and not self.ends
+
+    def untolerated(self, tolerations: Sequence[Toleration]) -> str:
+        """The first taint that keeps pods with these tolerations away, as key:effect; "" if none does."""
+        for taint in self.taints:
+            if taint.effect != "PreferNoSchedule" and not any(one.covers(taint) for one in tolerations):
+                return f"{taint.key}:{taint.effect}"
+        return ""
 
     @property
     def is_ready(self) -> bool:
@@ -38,9 +63,11 @@ class NodeRecord:
 
     @property
     def state(self) -> str:
-        """For people: ready, not ready or cordoned."""
+        """For people: ready, not ready, ending or cordoned."""
         if not self.is_ready:
             return "not ready"
+        if self.ends:
+            return "ending"
         return "ready" if self.is_schedulable else "cordoned"
 
     @property
@@ -48,11 +75,35 @@ class NodeRecord:
         """Why no new pods may go there, for people; "" if they may."""
         if self.is_missing:
             return "is gone"
-        return "is not ready" if self.not_ready_since is not None else "" if self.is_schedulable else "is cordoned"
+        if self.not_ready_since is not None:
+            return "is not ready"
+        if self.ends:
+            return f"announces its end ({self.ends})"
+        return "" if self.is_schedulable else "is cordoned"
 
 
-def node_record_of(obj: Mapping[str, Any]) -> NodeRecord:
+def cordoned_since(node: Mapping[str, Any]) -> float:
+    """Of the last cause for which diflow cordoned a node, in seconds since 1970; 0 if it never did."""
+    return parsed(_read_cordon, untrusted.sub(node, "metadata", "annotations").get(keys.CORDONED), _Cordon()).since
+
+
+class _Cordon(Struct, frozen=True):
+    since: float = 0.0
+
+
+_read_cordon: Final = reader(_Cordon)
+
+
+def node_record_of(obj: Mapping[str, Any], *, ending: Set[str] = frozenset()) -> NodeRecord:
+    """The record of a node. `ending`: the conditions by which nodes of this cluster announce their end."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    taints = [taint.get("key") or "" for taint in spec.get("taints") or []]
+    announced = [key for key in taints if key in ENDING_TAINTS or key.startswith(_ENDING_PREFIXES)]
+    announced += [
+        str(one.get("type"))
+        for one in status.get("conditions") or []
+        if one.get("type") in ending and one.get("status") == "True"
+    ]
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "Ready"), {})
     return NodeRecord(
         name=metadata["name"],
@@ -69,4 +120,5 @@ def node_record_of(obj: Mapping[str, Any]) -> NodeRecord:
             for t in spec.get("taints") or []
             if t.get("key") not in _IGNORED_TAINTS
         ),
+        ends=announced[0] if announced else "",
     )

@@ -14,12 +14,16 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
+from msgspec import Meta, Struct
+
+from diflow.common.jsontext import lenient, parsed
 from diflow.common.limits import LONGEST_FAILURE, MOST_PEERS, MOST_REPLICAS
 from diflow.common.memo import MIB, remembered
 from diflow.record import untrusted
 from diflow.record.exclusions import Exclusion, Exclusions
+from diflow.record.types import LATEST_SECONDS, Round
 
 FIGURES: Final[Mapping[str, tuple[str, float]]] = {
     "product": ("seconds for a matrix product", 0.0),
@@ -48,7 +52,6 @@ SOURCE: Final = "node-check"
 """What exclusions because of a check name as their source."""
 _HIGHEST: Final = 1e6
 _NAMED: Final = 3
-_MOST_BRACKETS: Final = 4 * MOST_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,7 @@ class Record:
     @classmethod
     def parse(cls, given: Any) -> Self:
         """Parse the annotation. Invalid entries are dropped; a text in another form is an empty record."""
-        if not isinstance(given, str) or not given or len(given) > LONGEST:
-            return cls()
-        found = _parse(given)
+        found = _parse(given) if isinstance(given, str) and 0 < len(given) <= LONGEST else _NOTHING
         return cls(found.round, found.since, found.entries)
 
     def to_json(self) -> str:
@@ -104,6 +105,9 @@ class Record:
             for rank, uid in pods.items()
             if uid and (entry := self.entries.get(rank)) is not None and uid.startswith(entry.pod)
         }
+
+
+_NOTHING: Final = Record()
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,37 +319,55 @@ def _row(entry: Entry) -> list[Any]:
     return [entry.pod, *figures]
 
 
-@remembered(most_bytes=8 * MIB)
-def _parse(text: str) -> Record:
-    data = untrusted.mapping(text, most_brackets=_MOST_BRACKETS)
-    round_, since = data.get("round"), untrusted.number(data.get("since"))
-    if not isinstance(round_, str) or not untrusted.is_round(round_) or since is None or not 0 <= since < 1e11:
-        return Record()
-    failed, unmet = untrusted.sub(data, "failed"), untrusted.sub(data, "unmet")
-    entries = {}
-    for rank, row in untrusted.sub(data, "ranks").items():
-        number = untrusted.whole(rank, digits=5, most=MOST_REPLICAS - 1)
-        if number is None or str(number) != rank or not isinstance(row, list) or not row:
-            continue
-        pod = row[0]
-        if not isinstance(pod, str) or len(pod) != UID_CHARACTERS:
-            continue
-        figures = {
-            name: value
-            for name, given in zip(FIGURES, row[1:], strict=False)
-            if (value := untrusted.number(given)) is not None and 0 <= value <= _HIGHEST
-        }
-        entries[number] = Entry(pod, figures, one_line(failed.get(rank)), _ranks(unmet.get(rank)))
-    return Record(round_, since, entries)
-
-
-def one_line(text: Any) -> str:
+def one_line(text: str | None) -> str:
     """The text of a failure, without characters that do not print."""
-    given = untrusted.string(text, most=LONGEST_FAILURE)
+    given = (text or "")[:LONGEST_FAILURE]
     return "".join(character if character.isprintable() else " " for character in given)
 
 
-def _ranks(given: Any) -> tuple[int, ...]:
-    if not isinstance(given, list):
-        return ()
-    return tuple(rank for rank in given[:MOST_PEERS] if untrusted.is_count(rank, least=0, most=MOST_REPLICAS - 1))
+_Figure = Annotated[float, Meta(ge=0, le=_HIGHEST)] | None
+_Pod = Annotated[str, Meta(min_length=UID_CHARACTERS, max_length=UID_CHARACTERS)]
+
+
+class _Row(Struct, frozen=True, array_like=True):
+    """The result of a rank: its pod, and the figures in the order of FIGURES."""
+
+    pod: _Pod
+    product: _Figure = None
+    memory: _Figure = None
+    disk: _Figure = None
+    latency: _Figure = None
+    transfer: _Figure = None
+    allreduce: _Figure = None
+    gpu: _Figure = None
+
+
+_LAST_RANK: Final = MOST_REPLICAS - 1
+
+
+class _Given(Struct, frozen=True):
+    """The record as it is written."""
+
+    round: Round
+    since: Annotated[float, Meta(ge=0, lt=LATEST_SECONDS)]
+    ranks: dict[str, _Row] = {}
+    failed: dict[str, str] = {}
+    unmet: dict[str, tuple[Annotated[int, Meta(ge=0, le=_LAST_RANK)], ...]] = {}
+
+
+_read: Final = lenient(_Given, most_characters=LONGEST)
+
+
+@remembered(most_bytes=8 * MIB)
+def _parse(text: str) -> Record:
+    given = parsed(_read, text, None)
+    if given is None:
+        return Record()
+    entries = {}
+    for name, row in given.ranks.items():
+        rank = untrusted.whole(name, digits=5, most=_LAST_RANK)
+        if rank is not None and str(rank) == name:
+            figures = {figure: value for figure in FIGURES if (value := getattr(row, figure)) is not None}
+            failed, unmet = one_line(given.failed.get(name)), given.unmet.get(name, ())
+            entries[rank] = Entry(row.pod, figures, failed, unmet[:MOST_PEERS])
+    return Record(given.round, given.since, entries)

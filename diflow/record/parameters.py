@@ -16,7 +16,7 @@ tail, and every reader shows that number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -24,7 +24,7 @@ from msgspec import Meta, Raw, Struct
 
 from diflow.common import keys
 from diflow.common.errors import InvalidError
-from diflow.common.jsontext import NotOfTypeError, parsed, reader
+from diflow.common.jsontext import NotOfTypeError, lenient, parsed, reader
 from diflow.common.limits import MOST_REPLICAS, MOST_WORKFLOW_BYTES
 from diflow.common.memo import MIB, remembered
 from diflow.dijob import stored
@@ -45,6 +45,8 @@ MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
 _MOST_RELEASED: Final = 100_000
 _LONGEST_WHY: Final = 2000
+_MOST_PHASES: Final = 20
+_LONGEST_HISTORY: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,11 @@ def replicas_text(given: Pairs) -> str:
     return dict(given).get(keys.PARAM_REPLICAS, "")
 
 
+def wishes(given: Pairs) -> Pairs:
+    """Of these parameters the one with the replicas that the user requests."""
+    return tuple(pair for pair in given if pair[0] == keys.PARAM_REPLICAS)
+
+
 def stored_text(workflow: Object) -> Any:
     """The annotation with the DIJob as submitted, as it is; None without one."""
     return untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB)
@@ -146,9 +153,12 @@ def stored_text(workflow: Object) -> Any:
 
 def manifest(workflow: Object) -> dict[str, Any]:
     """The DIJob as submitted, without its unreadable parts: its owner may have edited it since."""
-    found = untrusted.mapping(stored_text(workflow))
+    found = parsed(_read_object, stored_text(workflow), {})
     parts = {"metadata": dict, "spec": dict, "apiVersion": str, "kind": str}
     return {key: value for key, value in found.items() if isinstance(value, parts.get(key, object))}
+
+
+_read_object: Final = reader(dict[str, Any])
 
 
 def _value(value: Any) -> str:
@@ -334,28 +344,39 @@ def decision_of(given: Any) -> Decision:
 @remembered(most_bytes=4 * MIB, size=lambda text: 200 + len(text))
 def _decision(text: str) -> Decision:
     """Jobs that wait have few decisions in all."""
-    said = parsed(_read_said, text, _Said())
-    why = said.why[:_LONGEST_WHY]
-    return Decision(said.action[:40], why, untrusted.time(said.time)) if why else _UNDECIDED
+    said = parsed(_read_decision, text, _UNDECIDED)
+    return Decision(said.action[:40], said.why[:_LONGEST_WHY], untrusted.time(said.time)) if said else _UNDECIDED
 
 
-class _Said(Struct, frozen=True):
-    action: str = ""
-    why: str = ""
-    time: Any = ""
+_read_decision: Final = lenient(Decision)
 
 
-_read_said: Final = reader(_Said)
+@dataclass(frozen=True, slots=True)
+class History:
+    """The phases of a job in its earlier Workflows, each as (phase, when it last began, when it last ended), and when
+    the first of them started, in RFC 3339."""
+
+    started: str = ""
+    phases: tuple[tuple[str, str, str], ...] = ()
 
 
-def past_phases(history_before: Object) -> Iterator[tuple[str, str, str]]:
-    """(phase, when it last began, when it last ended) for the phases of the job in its earlier Workflows."""
-    phases = history_before.get("phases")
-    for item in phases[:20] if isinstance(phases, list) else []:
-        if (
-            isinstance(item, list)
-            and len(item) == 3
-            and isinstance(item[0], str)
-            and (began := untrusted.time(item[1]))
-        ):
-            yield item[0], began, untrusted.time(item[2]) or began
+_NO_HISTORY: Final = History()
+
+
+def history_of(given: Any) -> History:
+    """The history in the annotation, without phases that are none."""
+    found = parsed(_read_history, given, None) if given else None
+    if found is None:
+        return _NO_HISTORY
+    given_phases = found.phases[:_MOST_PHASES]
+    phases = ((phase, untrusted.time(began), untrusted.time(ended)) for phase, began, ended in given_phases)
+    known = tuple((phase, began, ended or began) for phase, began, ended in phases if began)
+    return History(untrusted.time(found.started), known)
+
+
+class _Told(Struct, frozen=True):
+    started: str = ""
+    phases: tuple[tuple[str, str, Any], ...] = ()
+
+
+_read_history: Final = lenient(_Told, most_characters=_LONGEST_HISTORY)

@@ -26,6 +26,13 @@ def texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else canonical_json(value) for name, value in values.items()}
 
 
+def hidden(workflow: dict[str, Any]) -> dict[str, Any]:
+    """The Workflow of a gang as it is submitted: Argo does not see it until the allocator's first decision."""
+    metadata = workflow["metadata"]
+    labels = {**metadata["labels"], keys.INSTANCE: keys.INSTANCE_VALUE}
+    return {**workflow, "metadata": {**metadata, "labels": labels}}
+
+
 def stopping(how: str = STOP) -> dict[str, Any]:
     """The change of a Workflow's `spec` that ends its job. Argo ends no Workflow that is suspended."""
     return {"shutdown": how, "suspend": None}

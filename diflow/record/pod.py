@@ -6,12 +6,16 @@ Thousands of pods take a few megabytes. Users can edit the labels and annotation
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final
 
 from diflow.common import keys, limits, quantities
 from diflow.common.memo import MIB, remembered, same_text
+from diflow.common.predicates import NO_RULES, PodRules, Toleration, Where
+from diflow.dijob.conditions import host_ports, read_rules, read_where
 from diflow.record import untrusted
 from diflow.record.argo.failures import MAIN
 from diflow.record.argo.node_names import NodeName, parse
@@ -20,8 +24,15 @@ from diflow.record.identity import Identity
 
 _LONGEST_REASON: Final = 60
 _LONGEST_NAME: Final = 63
+_LONGEST_NUMBER: Final = 9
 _MOST_CONTAINERS: Final = 256
+_GRACE_SECONDS: Final = 30.0  # Kubernetes' default
 _HIGHEST_PORT: Final = 65_535
+_MOST_PORTS: Final = 128
+_MOST_LABELS: Final = 64
+_MOST_TERMS: Final = 32
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_LONGEST_REFUSAL: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +64,16 @@ class PodRecord:
     is_terminating: bool
     is_stopping: bool
     request: Mapping[str, int]
-    nodes: str = ""
+    hosts: str = ""
+    """The digest of the hosts of all replicas, as the pod was told them (`roster_digest`); "" if it was told none."""
     rank: str = ""
     replicas: str = ""
     is_refused: bool = False
     """kube-scheduler has tried to bind it and found no node."""
     containers: tuple[tuple[str, str], ...] = ()
     """(name, image) of each container in the status of a job's pod. A long image is truncated."""
+    is_ready: bool = field(default=False, compare=False)
+    """As Kubernetes says. Nothing is decided by it, so that a change of it is none for the allocator."""
     has_run: bool = True
     """A container was started, by the pod's status: it may have something to save."""
     memory: int = 0
@@ -72,6 +86,18 @@ class PodRecord:
     """When it was bound, if none of its containers runs since then; else 0."""
     waits_for: str = ""
     """Why its first container that waits does not start, as its kubelet says."""
+    grace_seconds: float = _GRACE_SECONDS
+    """How long it has from SIGTERM to SIGKILL."""
+    is_let_go: bool = False
+    """Argo counts it as ended, by its label, and signals it no more."""
+    rules: PodRules = NO_RULES
+    """Its labels, the pods that it keeps away from its node or zone, and its claims."""
+    ports: tuple[int, ...] = ()
+    """The ports of its node that it takes."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Those of a replica's pod, with what admission has added."""
+    refusal: str = ""
+    """Why kube-scheduler has not bound it, in its own words."""
     endpoint: Endpoint = Endpoint()
     """Of a record for serving (`serving_record_of`)."""
 
@@ -108,6 +134,16 @@ class PodRecord:
         return self.place.index if self.place is not None and self.place.task else -1
 
     @property
+    def replica(self) -> tuple[str, int]:
+        """(its task, its index there)."""
+        return self.task, self.index
+
+    @property
+    def restart(self) -> int:
+        """The restart of its round in which it was made."""
+        return self.place.restart if self.place is not None else 0
+
+    @property
     def is_gated(self) -> bool:
         return keys.GATE in self.gates
 
@@ -116,8 +152,19 @@ class PodRecord:
         return self.phase not in ("Succeeded", "Failed")
 
     @property
+    def is_ending(self) -> bool:
+        """It was told to end."""
+        return self.is_stopping or self.is_terminating
+
+    @property
+    def goes_on(self) -> bool:
+        """Its work runs or may still begin, and nothing ends it. What only Argo's containers or others beside the work
+        still do, as to upload outputs, ends by itself."""
+        return self.is_live and not self.is_ending and bool(self.began or not self.has_run)
+
+    @property
     def where(self) -> str:
-        """The node whose capacity it uses, "" if none yet."""
+        """The node to which it is bound, or else the one that it asks for once it has no gates; "" if there is none."""
         return self.host or ("" if self.gates else self.pinned)
 
     @property
@@ -131,7 +178,9 @@ def pod_record_of(obj: Mapping[str, Any]) -> PodRecord:
     fields = _fields(obj)
     if fields["place"] is not None:
         fields |= _planned(obj)
-    return PodRecord(identity=Identity.of(obj), **fields)
+    spec = obj.get("spec") or {}
+    ports = host_ports(spec, spec.get("containers") or ())[:_MOST_PORTS]
+    return PodRecord(identity=Identity.of(obj), rules=_rules(obj), ports=ports, **fields)
 
 
 def serving_record_of(obj: Mapping[str, Any]) -> PodRecord:
@@ -145,6 +194,49 @@ def serving_record_of(obj: Mapping[str, Any]) -> PodRecord:
         on_host_network=bool(spec.get("hostNetwork")),
     )
     return PodRecord(identity=replace(Identity.of(obj), version=""), endpoint=at, **_fields(obj))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """The node check of a pod. `exit_code`: 0 if it has not failed, or was ended with its pod. `created`: the pod, in
+    seconds since 1970."""
+
+    pod: str
+    node: str
+    created: float
+    has_begun: bool = False
+    exit_code: int = 0
+
+
+def check_run_of(obj: Mapping[str, Any]) -> CheckRun:
+    """The node check of this pod."""
+    metadata, status = untrusted.sub(obj, "metadata"), untrusted.sub(obj, "status")
+    made = CheckRun(
+        untrusted.string(metadata.get("name")),
+        untrusted.string(untrusted.sub(obj, "spec").get("nodeName")),
+        untrusted.seconds(metadata.get("creationTimestamp")),
+    )
+    for one in untrusted.mappings(status.get("initContainerStatuses")):
+        if one.get("name") == keys.CHECK_CONTAINER:
+            state = untrusted.sub(one, "state")
+            code = None if status.get("reason") else untrusted.sub(state, "terminated").get("exitCode")
+            has_begun = bool(state.keys() & {"running", "terminated"})
+            return replace(made, has_begun=has_begun, exit_code=code if isinstance(code, int) else 0)
+    return made
+
+
+def _rules(obj: Mapping[str, Any]) -> PodRules:
+    """What matters of a live pod to others. Of many labels or terms the first ones."""
+    spec, labels = obj.get("spec") or {}, obj["metadata"].get("labels") or {}
+    own = {same_text(key): same_text(value) for key, value in islice(labels.items(), _MOST_LABELS)}
+    claims = [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in spec.get("volumes") or ()]
+    anti = (spec.get("affinity") or {}).get("podAntiAffinity") or {}
+    terms = anti.get(_REQUIRED) or []
+    affinity = {"podAntiAffinity": {_REQUIRED: terms[:_MOST_TERMS]}} if terms else {}
+    namespace = obj["metadata"].get("namespace") or ""
+    return read_rules(
+        {"affinity": affinity}, namespace=namespace, labels=own, claims=[c for c in claims[:_MOST_TERMS] if c]
+    )
 
 
 def _fields(obj: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,8 +254,9 @@ def _fields(obj: Mapping[str, Any]) -> dict[str, Any]:
         "gates": tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or []),
         "is_terminating": bool(metadata.get("deletionTimestamp")),
         "is_stopping": (spec.get("activeDeadlineSeconds") or 2) <= 1,
-        "request": shared(quantities.of_pod(spec)),
-        "is_refused": any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
+        "request": shared(quantities.of_pod(spec, status)),
+        "is_refused": bool(_refused(status)),
+        "is_ready": _is_ready(status),
         "has_run": _has_run(status),
         "created": untrusted.seconds(metadata.get("creationTimestamp")),
     }
@@ -173,15 +266,34 @@ def _planned(obj: Mapping[str, Any]) -> dict[str, Any]:
     """What planning needs of a replica's pod."""
     annotations, status = obj["metadata"].get("annotations") or {}, obj.get("status") or {}
     return {
-        "nodes": _kept(annotations.get(keys.NODES)),
-        "rank": _kept(annotations.get(keys.RANK)),
-        "replicas": _kept(annotations.get(keys.REPLICAS)),
+        "hosts": roster_digest(annotations.get(keys.NODES)),
+        "rank": untrusted.string(annotations.get(keys.RANK), most=_LONGEST_NUMBER),
+        "replicas": untrusted.string(annotations.get(keys.REPLICAS), most=_LONGEST_NUMBER),
         "containers": _containers(status),
         "memory": untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0,
-        "began": _began(status),
+        "began": began(status),
+        "grace_seconds": grace_seconds(obj.get("spec") or {}),
+        "is_let_go": (obj["metadata"].get("labels") or {}).get(keys.ARGO_COMPLETED) == "true",
         "pending_since": _pending_since(obj),
         "waits_for": _waits_for(status),
+        "tolerations": _same_tolerations(read_where({"tolerations": (obj.get("spec") or {}).get("tolerations")})),
+        "refusal": untrusted.string(_refused(status).get("message"), most=_LONGEST_REFUSAL),
     }
+
+
+def _same_tolerations(where: Where) -> tuple[Toleration, ...]:
+    """One shared object for all equal tolerations, of which few pods have more than four."""
+    return _shared_tolerations(where.tolerations[:_MOST_LABELS])
+
+
+@lru_cache(maxsize=4096)
+def _shared_tolerations(given: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
+    return given
+
+
+def _refused(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The condition by which kube-scheduler says that it has found no node; {} without one."""
+    return next((one for one in status.get("conditions") or [] if one.get("reason") == "Unschedulable"), {})
 
 
 def _port(spec: Mapping[str, Any]) -> int:
@@ -193,12 +305,20 @@ def _port(spec: Mapping[str, Any]) -> int:
     return keys.PORT
 
 
-def _kept(text: Any) -> str:
-    """An annotation of a job's pod that diflow updates; "" for a text that is too long."""
-    return text if isinstance(text, str) and len(text) <= limits.MOST_HOST_BYTES else ""
+def roster_digest(hosts: Any) -> str:
+    """Of the hosts of all replicas as one text; "" without it. Each of a thousand pods has all hosts."""
+    if not isinstance(hosts, str) or not hosts:
+        return ""
+    return same_text(blake2b(hosts.encode(errors="replace"), digest_size=16).hexdigest())
 
 
-def _began(status: Mapping[str, Any]) -> float:
+def grace_seconds(spec: Mapping[str, Any]) -> float:
+    """How long a pod has from SIGTERM to SIGKILL."""
+    given = spec.get("terminationGracePeriodSeconds")
+    return float(given) if type(given) is int and given >= 0 else _GRACE_SECONDS
+
+
+def began(status: Mapping[str, Any]) -> float:
     """When the container that runs the user's program was started; 0 if it does not run."""
     for container in status.get("containerStatuses") or []:
         if container.get("name") == MAIN:
@@ -213,7 +333,7 @@ def _pending_since(pod: Mapping[str, Any]) -> float:
     Argo's container `wait`, and others beside the work, run while its image cannot be pulled.
     """
     spec, status = untrusted.sub(pod, "spec"), untrusted.sub(pod, "status")
-    if status.get("phase") not in (None, "Pending") or not spec.get("nodeName") or _began(status):
+    if status.get("phase") not in (None, "Pending") or not spec.get("nodeName") or began(status):
         return 0.0
     beside = {c.get("name") for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"}
     worked = 0.0
@@ -235,6 +355,13 @@ def _waits_for(status: Mapping[str, Any]) -> str:
         if reason := untrusted.string(untrusted.sub(container, "state", "waiting").get("reason"), most=_LONGEST_REASON):
             return reason
     return ""
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    if status.get("phase") != "Running":
+        return False
+    found = untrusted.mappings(status.get("conditions"))
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in found)
 
 
 def _has_run(status: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from diflow.common.deadlines import Deadlines
-from diflow.common.jsontext import converter
+from diflow.common.jsontext import lenient, parsed
 from diflow.common.limits import MOST_REPLICAS
 from diflow.record.types import Round
 
@@ -45,6 +45,7 @@ IDLE_SECONDS: Final = 60
 _AFTER_SECONDS: Final = 120
 """How long after a deadline of a replica all `BEAT_SECONDS` are written: its pod may have begun later than it was
 created, and the process that judges may have been away."""
+_LONGEST: Final = 262_144
 _HIGHEST_STEP: Final = 10**15
 _LATEST: Final = 10**11
 _LONGEST_WORK: Final = 1e6
@@ -155,34 +156,10 @@ def next_write(found: Signals | None, deadlines: Deadlines, *, round_: str, bega
     return min(found.at + IDLE_SECONDS, min(soon, default=math.inf))
 
 
-def of(profilings: Mapping[str, Any]) -> Signals | None:
-    """The signals beside these reports; None if there are none, or if they are not what a server writes."""
-    try:
-        return _parsed(profilings.get(NAME))
-    except ValueError:
-        return None
-
-
-def _parsed(given: Any) -> Signals:
-    """Raises ValueError."""
-    found = _convert(given)
-    at, heard, moved, work = found.at, found.heard, found.moved, found.work
-    steps = tuple(accumulate(found.steps))
-    if found.since > at or any(time > at for time in (*heard, *moved)):
-        raise ValueError("no times")
-    if not len(heard) == len(moved) == len(steps) or len(work) not in (0, len(heard)):
-        raise ValueError("different lengths")
-    if any(not 0 <= step <= _HIGHEST_STEP for step in steps):
-        raise ValueError("no steps")
-    return Signals(
-        found.round,
-        at,
-        found.since,
-        tuple(_time(at, value) for value in heard),
-        tuple(_time(at, value) for value in moved),
-        steps,
-        work,
-    )
+def of(text: str) -> Signals | None:
+    """The signals beside the reports in this text; None if there are none, or if they are not what a server writes."""
+    found = parsed(_read, text, None)
+    return found.signals.parsed() if found is not None and found.signals is not None else None
 
 
 _Before = Annotated[tuple[Annotated[int, Meta(ge=NEVER)], ...], Meta(max_length=MOST_REPLICAS)]
@@ -199,8 +176,25 @@ class _Written(Struct, frozen=True):
     ]
     work: Annotated[tuple[Annotated[float, Meta(ge=0, lt=_LONGEST_WORK)], ...], Meta(max_length=MOST_REPLICAS)] = ()
 
+    def __post_init__(self) -> None:
+        lengths, steps = {len(self.heard), len(self.moved), len(self.steps)}, tuple(accumulate(self.steps))
+        if self.since > self.at or any(time > self.at for time in (*self.heard, *self.moved)):
+            raise ValueError("no times")
+        if len(lengths) > 1 or len(self.work) not in (0, len(self.heard)):
+            raise ValueError("different lengths")
+        if any(not 0 <= step <= _HIGHEST_STEP for step in steps):
+            raise ValueError("no steps")
 
-_convert: Final = converter(_Written)
+    def parsed(self) -> Signals:
+        heard, moved = (tuple(_time(self.at, value) for value in values) for values in (self.heard, self.moved))
+        return Signals(self.round, self.at, self.since, heard, moved, tuple(accumulate(self.steps)), self.work)
+
+
+class _Beside(Struct, frozen=True):
+    signals: _Written | None = None
+
+
+_read: Final = lenient(_Beside, most_characters=_LONGEST)
 
 
 def _sized(values: tuple[int, ...], count: int) -> list[int]:

@@ -18,5 +18,9 @@ Count = Annotated[int, Meta(ge=1, le=MOST_REPLICAS)]
 """Replicas."""
 Moves = Annotated[int, Meta(ge=0, le=MOST_MOVES)]
 """How often a job was moved."""
+Resource = Annotated[str, Meta(max_length=400)]
+"""The name of a resource."""
+Amount = Annotated[int, Meta(ge=0, le=2**62)]
+"""Of a resource, in its base unit."""
 Node = Annotated[str, Meta(max_length=253)]
 """The name of a node; "" for none."""

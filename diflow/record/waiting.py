@@ -8,6 +8,7 @@ from typing import Any
 
 from diflow.common import keys
 from diflow.record import untrusted
+from diflow.record.allocation import Allocation
 from diflow.record.parameters import submitted_replicas
 from diflow.record.patches import initial
 
@@ -23,6 +24,17 @@ def from_metadata(head: Mapping[str, Any]) -> Object:
         values[keys.PARAM_REPLICAS] = requested
     parameters = [{"name": name, "value": value} for name, value in values.items()]
     return {**head, "spec": {"suspend": True, "arguments": {"parameters": parameters}}, "status": {}}
+
+
+def is_waiting(head: Mapping[str, Any]) -> bool:
+    """Whether the Workflow with this metadata is that of such a gang."""
+    return bool(untrusted.sub(head, "metadata", "labels").get(keys.ADMITTED) == "false")
+
+
+def has_places(head: Mapping[str, Any]) -> bool:
+    """Whether such a gang has places already: it waits for other pods to end, or somebody resumed it."""
+    allocation = Allocation.parse(untrusted.sub(head, "metadata", "annotations").get(keys.ALLOCATION))
+    return allocation is not None and allocation.is_placed
 
 
 @lru_cache(maxsize=256)

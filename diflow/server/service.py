@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from diflow.daemon.memory import kept_small
 from diflow.server.api.app import create_app
 from diflow.server.api.cache import Cache
 from diflow.server.http.serving import serve
@@ -25,6 +26,8 @@ def run(cluster: CountedCluster, settings: ServerSettings) -> int:
         cluster,
         namespace=settings.watched_namespace,
         stale_seconds=settings.stale_seconds,
+        reading_share=settings.reading_share,
+        kept_mib=settings.kept_mib,
         beside=page.beside,
     )
     app = create_app(
@@ -47,7 +50,8 @@ def run(cluster: CountedCluster, settings: ServerSettings) -> int:
     cache.start()
     page.start(cache)
     try:
-        return serve(app, settings, telemetry=telemetry, on_ending=lambda: setattr(core, "is_ending", True))
+        with kept_small():
+            return serve(app, settings, telemetry=telemetry, on_ending=lambda: setattr(core, "is_ending", True))
     finally:
         page.stop()
         cache.stop()

@@ -40,6 +40,14 @@ class ServerSettings(BaseSettings):
     """With caches older than this the API answers 503. Bookmarks arrive each minute; half a minute is for delays. The
     allocator has the same limit."""
 
+    reading_share: float = Field(0.25, gt=0, le=100)
+    """Seconds of a processor, in each second, that reading the changes of one namespace's objects may cost. Workflows
+    of a namespace that needs more are read later; those of others are not."""
+
+    kept_mib: int = Field(128, ge=8)
+    """MiB of memory that the jobs of one namespace may take, with what the status page shows of them. Further ones are
+    held until there is room."""
+
     review_seconds: float = Field(60.0, gt=0, le=60)
     """How long a TokenReview or SubjectAccessReview is cached, never beyond the token's expiry. A revoked token works
     no longer than this."""
@@ -48,7 +56,12 @@ class ServerSettings(BaseSettings):
     """How long a denial is cached, so that a client that retries in a loop causes few reviews."""
 
     reviews_kept: int = Field(10_000, ge=1)
-    """Reviews that are cached at most: several pods of each of a thousand jobs. About 1 KiB each."""
+    """Reviews that are cached at most: several pods of each of a thousand jobs. About 1 KiB each. Of more, the
+    namespace or user with the most of them loses one."""
+
+    review_rate: float = Field(50.0, gt=0)
+    """TokenReviews of one address a second in the long run, and access reviews of one account; ten seconds of it at
+    once. Raise it if pods or users reach the server by a proxy, and so from one address."""
 
     unproven_pods: bool = False
     """Serve a job's pods without a token, identified by their address, for the jobs of their namespace. DI-engine's
@@ -63,8 +76,16 @@ class ServerSettings(BaseSettings):
     """Writes of reports a second, of all jobs, in the long run; their namespaces take turns. Argo looks at a Workflow
     after each write into it: on two processors, some 60 writes a second leave nothing for other jobs."""
 
+    write_rate: float = Field(25.0, gt=0)
+    """The same of requests for replicas, and of results of node checks: as many of each. Four seconds of it may be used
+    at once for replicas, as a caller waits for these; of the rate and of that, one namespace gets two fifths."""
+
+    shard_rate: float = Field(100.0, gt=0)
+    """The same of data shards. They are in ConfigMaps, at which Argo does not look."""
+
     writers: int = Field(16, ge=1, le=64)
-    """Concurrent requests to the API server, whose own limit for one client is higher."""
+    """Concurrent requests to the API server, whose own limit for one client is higher. Of these, one namespace gets at
+    most as many as it leaves free."""
 
     job_rate: float = Field(50.0, gt=0)
     """Requests per second of one job in the long run, with up to 250 replicas; of a larger one in proportion. A gang of

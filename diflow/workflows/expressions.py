@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 from diflow.common import keys
 from diflow.record.argo.failures import ALWAYS, STOPPED_MESSAGE, Rule, Rules
 
-_ROUND = "inputs.parameters.round"
-_INDEX = "inputs.parameters.index"
+ROUND: Final = "inputs.parameters.round"
+INDEX: Final = "inputs.parameters.index"
 _MEMBER = "inputs.parameters.member"
 
 
-_OF_ROUND = f"fromJSON(workflow.parameters.{keys.PARAM_GRANTED})[{_ROUND}]"
+_OF_ROUND = f"fromJSON(workflow.parameters.{keys.PARAM_GRANTED})[{ROUND}]"
 _TASKS = f"fromJSON(workflow.parameters.{keys.PARAM_TASKS})"
 # The expressions below iterate over the parameter `tasks` instead of naming each task: every pod has several of them,
 # so the Workflow's size would be quadratic in the tasks. Inside a predicate `#` is the name of the task.
@@ -43,7 +44,7 @@ def members(task: str) -> str:
     A replica that was dropped and is wanted again needs a new name: Argo would take the old node's result for its own.
     What `granted` says about the raw round applies here too.
     """
-    suffix = f"(fromJSON(workflow.parameters.{keys.PARAM_INCARNATIONS})[{_ROUND} + '/{task}/' + string(#)] ?? '')"
+    suffix = f"(fromJSON(workflow.parameters.{keys.PARAM_INCARNATIONS})[{ROUND} + '/{task}/' + string(#)] ?? '')"
     return f"toJson(map(0..{granted(task)} - 1, {{string(#) + string({suffix})}}))"
 
 
@@ -54,7 +55,7 @@ def index_of_item() -> str:
 
 def worker_ids(count: int) -> str:
     """The numbers of the `count` parallel workers of this replica, comma-joined, in a job of one task."""
-    return f"join(map(0..{count} - 1, {{string(int({_INDEX}) * {count} + #)}}), ',')"
+    return f"join(map(0..{count} - 1, {{string(int({INDEX}) * {count} + #)}}), ',')"
 
 
 def _addresses(pattern: str, task: str, index: str) -> str:
@@ -64,13 +65,13 @@ def _addresses(pattern: str, task: str, index: str) -> str:
 
 def attached_to_first(task: str, pattern: str) -> str:
     """The argument of `ditask` by which all others connect to the first replica of a job of one task."""
-    return f"int({_INDEX}) == 0 ? '' : '--attach-to=' + {_addresses(pattern, task, _FIRST)}"
+    return f"int({INDEX}) == 0 ? '' : '--attach-to=' + {_addresses(pattern, task, _FIRST)}"
 
 
 def attached_to_earlier(task: str, pattern: str) -> str:
     """The argument of `ditask` by which each replica of a job of one task connects to all before it."""
-    urls = f"join(map(0..int({_INDEX}) - 1, {{{_addresses(pattern, task, 'string(#)')}}}), ',')"
-    return f"int({_INDEX}) == 0 ? '' : '--attach-to=' + {urls}"
+    urls = f"join(map(0..int({INDEX}) - 1, {{{_addresses(pattern, task, 'string(#)')}}}), ',')"
+    return f"int({INDEX}) == 0 ? '' : '--attach-to=' + {urls}"
 
 
 def replicas() -> str:
@@ -80,7 +81,7 @@ def replicas() -> str:
 
 def rank(position: int) -> str:
     """The rank over the whole job of replica `index` of the task at `position` in the order of the tasks."""
-    index = f"int({_INDEX})"
+    index = f"int({INDEX})"
     return f"sum({_TASKS}[:{position}], {{{_GRANTED}}}) + {index}" if position else index
 
 
@@ -92,7 +93,7 @@ def memory(task: str) -> str:
 
 def rounds_before() -> str:
     """How many rounds the job had before this one. What `granted` says about the raw round applies here too."""
-    return f"({_ROUND} matches '^[0-9]+$' ? int({_ROUND}) - 1 : 0)"
+    return f"({ROUND} matches '^[0-9]+$' ? int({ROUND}) - 1 : 0)"
 
 
 def _hosts(domain: str) -> str:
@@ -149,7 +150,7 @@ _PLACES = f"let p = fromJSON(workflow.parameters.{keys.PARAM_PLACES})"
 
 
 def _node(task: str, attempt: str) -> str:
-    key = f"{_ROUND} + '/{task}/' + {_MEMBER} + '/' + {attempt} + '/' + string(retries)"
+    key = f"{ROUND} + '/{task}/' + {_MEMBER} + '/' + {attempt} + '/' + string(retries)"
     return f"now().Unix() < (p.until ?? 0) and p.uid == workflow.uid ? (p[{key}] ?? '') : ''"
 
 
@@ -177,7 +178,7 @@ def template(expression: str) -> str:
 
 def is_current() -> str:
     """Whether this template's round is the current one. Argo substitutes the parameters at each evaluation."""
-    return f"'{{{{{_ROUND}}}}}' == '{{{{workflow.parameters.{keys.PARAM_CURRENT}}}}}'"
+    return f"'{{{{{ROUND}}}}}' == '{{{{workflow.parameters.{keys.PARAM_CURRENT}}}}}'"
 
 
 def is_wanted(task: str) -> str:
@@ -187,7 +188,7 @@ def is_wanted(task: str) -> str:
 
 def is_kept(task: str) -> str:
     """Whether diflow does not stop this replica on purpose, whatever its round."""
-    member = f'"{{{{{_ROUND}}}}}/{task}/{{{{{_MEMBER}}}}}"'
+    member = f'"{{{{{ROUND}}}}}/{task}/{{{{{_MEMBER}}}}}"'
     return f"!('{{{{workflow.parameters.{keys.PARAM_RELEASED}}}}}' contains '{member}')"
 
 
@@ -196,12 +197,12 @@ def is_unwanted(task: str) -> str:
 
     Argo's parser of a `when` cannot read the quotes inside `released`.
     """
-    return f"{_ROUND} != workflow.parameters.{keys.PARAM_CURRENT} || {is_released(task)}"
+    return f"{ROUND} != workflow.parameters.{keys.PARAM_CURRENT} || {is_released(task)}"
 
 
 def is_released(task: str) -> str:
     """The negation of `is_kept` in the language of `{{=...}}`."""
-    member = f"'\"' + {_ROUND} + '/{task}/' + {_MEMBER} + '\"'"
+    member = f"'\"' + {ROUND} + '/{task}/' + {_MEMBER} + '\"'"
     return f"workflow.parameters.{keys.PARAM_RELEASED} contains ({member})"
 
 
@@ -269,7 +270,7 @@ def is_stopped(*, deadline_seconds: float | None = None, restart: str = "") -> s
         seconds = "float(lastRetry.duration)"
         found += f" && {seconds} > 0 && {seconds} < {deadline_seconds - 1:g}"
     if restart:
-        mark = f'"{{{{{_ROUND}}}}}/{restart}"'
+        mark = f'"{{{{{ROUND}}}}}/{restart}"'
         found += f" && !('{{{{workflow.parameters.{keys.PARAM_RELEASED}}}}}' contains '{mark}')"
     return f"({found})"
 
@@ -277,60 +278,3 @@ def is_stopped(*, deadline_seconds: float | None = None, restart: str = "") -> s
 def has_failed(task: str) -> str:
     """Whether the DAG task `task` beside this hook has failed."""
     return f"tasks['{task}'].status in ['Failed', 'Error']"
-
-
-# v1alpha1 jobs: the parameter `modules` (see `diflow.record.modules`).
-
-
-def indices(module: str) -> str:
-    """The replicas of a module that this round adds, as a JSON list of their indices as text. What `granted` says about
-    the raw round applies here too."""
-    count = f"len(fromJSON(workflow.parameters.{keys.PARAM_MODULES})[{_ROUND}]?.['{module}']?.ids ?? [])"
-    return f"toJson(map(0..{count} - 1, {{string(#)}}))"
-
-
-def only_in(round_: str) -> str:
-    """One replica in this round, none in the others, as a JSON list."""
-    return f"{_ROUND} == '{round_}' ? '[\"0\"]' : '[]'"
-
-
-def _group(module: str) -> str:
-    return f"fromJSON(workflow.parameters.{keys.PARAM_MODULES})[{_ROUND}]['{module}']"
-
-
-def identity(module: str, *, index: str = f"int({_INDEX})", is_renamed: bool = True) -> str:
-    """`<module>-<id>`, the end of the host name of a replica, as an expression in parentheses. `is_renamed`: with the
-    number of the pod, from the second one on."""
-    again = " + (int(retries) == 0 ? '' : '-' + string(retries))" if is_renamed else ""
-    return f"('{module}-' + {_group(module)}.ids[{index}]{again})"
-
-
-def of_each(module: str, name: str) -> str:
-    """A text of a ddp learner of its own."""
-    return f"{_group(module)}.each[int({_INDEX})].{name}"
-
-
-def is_first() -> str:
-    """Whether this is the first replica of its module in the round."""
-    return f"int({_INDEX}) == 0"
-
-
-def count(module: str) -> str:
-    """The replicas of a module that this round adds, as an int."""
-    return f"len({_group(module)}.ids)"
-
-
-def requested(module: str, *, own: bool) -> str:
-    """The fields of a container that a request sets: `resources` and, of a ddp learner (`own`), `ports`. They are a
-    part of a JSON text.
-
-    It begins inside the name of the first field and ends inside the name of `stdinOnce`: between `"` and `":null` it
-    completes the fields, so that the text is valid JSON before Argo evaluates it, too.
-    """
-    one = f"{_group(module)}.each[int({_INDEX})]" if own else _group(module)
-    ports = " + 'ports' + q + ':' + toJson(g.ports ?? []) + ',' + q" if own else ""
-    return (
-        f"let g = {one}; let q = toJson('')[:1]; let r = toJson(g.resources ?? {{}});"
-        f" 'resources' + q + ':{{' + q + 'limits' + q + ':' + r + ',' + q + 'requests' + q + ':' + r + '}},' + q"
-        f"{ports} + 'stdinOnce'"
-    )

@@ -29,6 +29,7 @@ from diflow.dijob.model import CleanPodPolicy, DIJob
 from diflow.dijob.settings import RenderSettings, render_settings
 from diflow.dijob.stored import Priority
 from diflow.dijob.yamltext import dump_yaml
+from diflow.kube.kinds import WORKFLOW
 from diflow.record.argo.failures import Rules
 from diflow.record.argo.node_names import dag_task
 from diflow.record.patches import STOP, initial
@@ -151,7 +152,16 @@ def workflow_of(
 ) -> Json:
     """The Workflow of a job with these parameters, volumes, templates, and metadata of all `pods`. Parts of it are
     shared: see `checked`."""
-    frame = _frame(job.priority, job.scheduling == "gang", job.clean_pod_policy, job.ttl_seconds_after_finished)
+    is_gang = job.scheduling == "gang"
+    frame = _frame(
+        job.priority,
+        is_gang or job.suspend,
+        job.clean_pod_policy,
+        job.ttl_seconds_after_finished,
+        # The allocator counts the time of a gang. Of a job that is created suspended Argo would count the suspension:
+        # it gets its deadline when it is resumed (`patches.suspended`).
+        None if is_gang or job.suspend else job.active_deadline_seconds,
+    )
     metadata = {
         "annotations": _annotations(job),
         "labels": _labels(job),
@@ -171,11 +181,17 @@ def workflow_of(
 
 
 @_built_once
-def _frame(priority: Priority, is_gang: bool, clean_pod_policy: CleanPodPolicy, ttl_seconds: int | None) -> m.Workflow:
+def _frame(
+    priority: Priority,
+    is_suspended: bool,
+    clean_pod_policy: CleanPodPolicy,
+    ttl_seconds: int | None,
+    deadline_seconds: int | None,
+) -> m.Workflow:
     """The Workflow without what depends on more of the job than this, in the order of the fields of Argo's Workflow."""
     return m.Workflow(
-        api_version="argoproj.io/v1alpha1",
-        kind="Workflow",
+        api_version=WORKFLOW.api_version,
+        kind=WORKFLOW.name,
         metadata=m.ObjectMeta(),
         spec=m.WorkflowSpec(
             entrypoint=keys.TEMPLATE_JOB,
@@ -185,7 +201,8 @@ def _frame(priority: Priority, is_gang: bool, clean_pod_policy: CleanPodPolicy, 
             ttl_strategy=None if ttl_seconds is None else m.TTLStrategy(seconds_after_completion=ttl_seconds),
             pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if clean_pod_policy == "All" else None,
             # A gang that is not admitted yet has no pods: the allocator lifts this when it has places for them.
-            suspend=True if is_gang else None,
+            suspend=True if is_suspended else None,
+            active_deadline_seconds=deadline_seconds,
             arguments=m.Arguments(),
             pod_metadata=m.Metadata(),
             pod_spec_patch="",
@@ -224,6 +241,7 @@ def _annotations(job: DIJob) -> dict[str, str]:
         keys.TITLE: f"DIJob {job.name}",
         keys.DESCRIPTION: f"{roles}; {job.priority} priority, {mode}, backoffLimit {job.backoff_limit}{where}",
         **job.annotations,
+        **({keys.HELD: "true"} if job.suspend else {}),
         keys.DIJOB: dijob_annotation(job),
         keys.VERSION: __version__,
     }
@@ -355,8 +373,8 @@ def _pod_frame(task: str, stopped: str, given: tuple[str, ...], rules: Rules) ->
 def _give_up_step() -> m.Template:
     """The step that stops the Workflow, under a service account that the job's own pods do not have."""
     stop = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
+        "apiVersion": WORKFLOW.api_version,
+        "kind": WORKFLOW.name,
         "metadata": {"name": "{{workflow.name}}", "namespace": "{{workflow.namespace}}"},
         "spec": {"shutdown": STOP},
     }

@@ -7,17 +7,17 @@ Fields that an Argo template has are set there; the others, and all text with br
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
 
-from diflow.common import keys, names
+from diflow.common import contribs, keys, names
 from diflow.common.errors import InvalidError
 from diflow.common.jsontext import canonical_json
 from diflow.dijob import memory
 from diflow.dijob.model import DIJob, Task
-from diflow.dijob.pods import work_container
+from diflow.dijob.pods import volumes_of, work_container
 from diflow.dijob.rules import ditask
 from diflow.dijob.settings import RenderSettings
 from diflow.record.argo.failures import Rules, rules_of
@@ -35,11 +35,15 @@ _NATIVE = (
     "priorityClassName",
     "automountServiceAccountToken",
 )
-# Pod fields that diflow or Argo sets: the kubelet never restarts a pod of a job in place, and DI_NODES has its host
-# name.
+# Pod fields that diflow or Argo sets: the kubelet never restarts a pod of a job in place (`rules.fields` says so), and
+# DI_NODES has its host name.
 _OURS = ("restartPolicy", "hostname", "subdomain")
-CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+CONFINED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """The container settings that the `restricted` pod-security standard requires, beside the pod's settings."""
+_MAY_ADD = frozenset({"NET_BIND_SERVICE"})
+"""The capabilities that a container may add under that standard."""
+_ESCALATES = frozenset({"SYS_ADMIN", "CAP_SYS_ADMIN", "ALL"})
+"""Capabilities with which Kubernetes refuses `allowPrivilegeEscalation: false`."""
 ARGO_INIT, ARGO_WAIT = ({"name": name, "securityContext": CONFINED} for name in ("init", "wait"))
 """Patches of Argo's own containers in a pod: without them, or settings of the controller, such a namespace would reject
 the pod."""
@@ -53,6 +57,8 @@ _HANDLED = frozenset(
 
 Variable = dict[str, Any]
 """An environment variable of a container, as in Kubernetes."""
+Variables = Callable[[DIJob], Mapping[str, str]]
+"""Environment variables of each container of a job, if it requests them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class Common:
     def of(cls, job: DIJob, settings: RenderSettings) -> Self:
         env, mounts = job_env(job, settings), _mounts(job)
         is_shared = _shares_variables(job, env)
-        works = [_work(task.template["spec"]) for task in job.tasks]
+        works = [task.work_container for task in job.tasks]
         has_root = any(_runs_as_root(task.template["spec"]) for task in job.tasks)
         return cls(
             job=job,
@@ -256,6 +262,8 @@ def template_of(
     for name, value in spec.items():
         if name not in _HANDLED:
             parts.patch[name] = value
+    if spec.get("hostNetwork"):  # else the pod would ask the node's DNS, which has no names of pods
+        parts.patch.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     if gates:
         parts.patch["schedulingGates"] = list(gates)
     return {"metadata": metadata, **parts.native, "podSpecPatch": patch_json(ours, parts.patch)}
@@ -301,18 +309,13 @@ def _shares_variables(job: DIJob, env: Sequence[Variable]) -> bool:
 
     Not if a user overrides one of them: the patch would overwrite it, or come after variables that refer to it.
     """
-    own = {item.get("name") for task in job.tasks for item in _work(task.template["spec"]).get("env", [])}
+    own = {item.get("name") for task in job.tasks for item in task.work_container.get("env", [])}
     return not any(item["name"] in own for item in env if not item["name"].startswith("DI_"))
 
 
 def _blocked(container: dict[str, Any], mounts: Iterable[_Mount]) -> bool:
     """Whether the container mounts something over a folder of diflow's."""
     return any(mount.is_blocked_by(own) for mount in mounts for own in container.get("volumeMounts", []))
-
-
-def _work(spec: dict[str, Any]) -> dict[str, Any]:
-    containers: list[dict[str, Any]] = spec["containers"]
-    return containers[work_container(containers)]
 
 
 def shared_annotations(job: DIJob) -> dict[str, str]:
@@ -332,7 +335,7 @@ def _pod_annotations(job: DIJob) -> dict[str, str]:
 
 
 def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
-    """The environment variables of every container of a job: DI_*, torchrun's and, if requested, AdaptDL's.
+    """The environment variables of every container of a job: DI_*, torchrun's and, if requested, those of others.
 
     Without the lists of the hosts of several tasks (`_lists_of_hosts`). What depends on the replica is in the pod's
     annotations.
@@ -355,8 +358,9 @@ def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
     }
     if len(job.tasks) == 1:
         values[names.nodes_variable(job.tasks[0].name)] = "$(DI_NODES)"
-    if job.annotations.get(keys.ADAPTDL) == "true":
-        values |= _adaptdl(world)
+    more: tuple[Variables, ...] = contribs.found("workflows.variables")
+    for variables in more:
+        values |= variables(job)
     return _variables(values)
 
 
@@ -412,24 +416,6 @@ def _ditask_env(job: DIJob) -> list[Variable]:
         }[engine.topology],
     }
     return [{"name": name, "value": value} for name, value in values.items()]
-
-
-def _adaptdl(world: str) -> dict[str, str]:
-    """The variables of AdaptDL's clients (its `adaptdl/env.py`).
-
-    Only for jobs that request it: with a supervisor's URL, a script that uses AdaptDL alone would wait for its
-    /discover. The checkpoint path is not set, as it depends on the user's volumes, and neither is ADAPTDL_NUM_NODES,
-    which is unknown before the pods are bound; without it the clients assume a node for each replica.
-    """
-    return {
-        "ADAPTDL_JOB_ID": "$(DI_JOB_ID)",
-        "ADAPTDL_SUPERVISOR_URL": "$(DI_SERVER_URL)",
-        "ADAPTDL_REPLICA_RANK": "$(DI_RANK)",
-        "ADAPTDL_NUM_REPLICAS": world,
-        "ADAPTDL_NUM_RESTARTS": expr.template(expr.rounds_before()),
-        "ADAPTDL_MASTER_PORT": str(keys.ADAPTDL_PORT),
-        "ADAPTDL_SCHED_VERSION": "0.0.0",  # the clients' own value for no version, which they do not check
-    }
 
 
 def roster_volume(job: DIJob) -> dict[str, Any]:
@@ -547,7 +533,7 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
         ours_mounted = [{"name": mount.volume, "mountPath": mount.folder, "readOnly": True} for mount in mounts]
         container["volumeMounts"] = [*container.get("volumeMounts", []), *ours_mounted]
     if where != "container" or not parts.common.is_confined:
-        container["securityContext"] = _container_security(given.get("securityContext"), root=parts.root)
+        container["securityContext"] = container_security(given.get("securityContext"), root=parts.root)
     if where == "container":
         container.pop("name")  # Argo names it `main`
         if not container["env"]:
@@ -575,25 +561,32 @@ def _named_ports(container: dict[str, Any]) -> dict[str, Any]:
     return patch
 
 
-def _container_security(given: dict[str, Any] | None, *, root: bool) -> dict[str, Any]:
-    if given is not None:
+def container_security(given: Mapping[str, Any] | None, *, root: bool) -> dict[str, Any]:
+    """A container's security context: the user's, with each field of `CONFINED` that it says nothing about.
+
+    `root`: the pod runs as root, and keeps root's rights. A container that is privileged, or adds a capability that the
+    standard forbids, asks for more than it allows: what it says decides.
+    """
+    own = dict(given or {})
+    is_root = own["runAsUser"] == 0 if "runAsUser" in own else root and own.get("runAsNonRoot") is not True
+    if is_root or own.get("runAsNonRoot") is False:
         # The kubelet would reject an explicit root container in a pod that is non-root by default.
-        return {"runAsNonRoot": False, **given} if given.get("runAsUser") == 0 else given
-    if root:
-        return {}
-    return CONFINED
+        return {"runAsNonRoot": False, **own} if own.get("runAsUser") == 0 else own
+    capabilities = own.get("capabilities") or {}
+    added = set(capabilities.get("add") or ())
+    if own.get("privileged"):
+        return own
+    if not added & _ESCALATES:
+        own.setdefault("allowPrivilegeEscalation", False)
+    if added <= _MAY_ADD and "drop" not in capabilities:
+        own["capabilities"] = {**capabilities, **CONFINED["capabilities"]}
+    return own
 
 
 def _patch_containers(parts: _Parts, key: str, containers: Sequence[dict[str, Any]]) -> None:
     patches = [container for container in containers if container]
     if patches:
         parts.patch[key] = patches
-
-
-def _volumes(own: Sequence[dict[str, Any]], job: DIJob) -> list[dict[str, Any]]:
-    """The task's volumes and the job's; the task's own takes precedence over one of the same name."""
-    taken = {volume.get("name") for volume in own}
-    return [*own, *(volume for volume in job.volumes if volume.get("name") not in taken)]
 
 
 def _with_argos_name(value: Any, name: str | None) -> Any:
@@ -617,7 +610,7 @@ def _add_volumes(job: DIJob, spec: dict[str, Any], parts: _Parts, path: str) -> 
     Argo adds to a pod only the volumes that its own fields mount, without block devices and mounts in the patch.
     """
     work = spec["containers"][work_container(spec["containers"])].get("name")
-    volumes = _with_argos_name(_volumes(spec.get("volumes", []), job), work)
+    volumes = _with_argos_name(volumes_of(spec.get("volumes", []), job.volumes), work)
     if not volumes:
         return
     if has_template(volumes):

@@ -16,6 +16,7 @@ from diflow.common.errors import InvalidError
 from diflow.common.jsontext import canonical_json
 from diflow.dijob.settings import RenderSettings, render_settings
 from diflow.dijob.yamltext import dump_yaml
+from diflow.kube.kinds import WORKFLOW
 from diflow.version import __version__
 from diflow.workflows.pods import ARGO_INIT, ARGO_WAIT, CONFINED, pod_security
 from diflow.workflows.schedule import check_schedule, check_timezone
@@ -59,7 +60,7 @@ def render_cron(
         raise InvalidError(f"{image!r} is not a valid name of an image", path="image")
     settings = settings if settings is not None else render_settings()
     model = m.CronWorkflow(
-        api_version="argoproj.io/v1alpha1",
+        api_version=WORKFLOW.api_version,
         kind="CronWorkflow",
         metadata=_metadata(name=_NAME, namespace=namespace),
         spec=m.CronWorkflowSpec(

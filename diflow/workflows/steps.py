@@ -24,6 +24,7 @@ from diflow.common.errors import InvalidError
 from diflow.dijob.model import DIJob
 from diflow.dijob.settings import render_settings
 from diflow.dijob.yamltext import dump_yaml
+from diflow.kube.kinds import WORKFLOW
 from diflow.workflows.escape import Template, patch_json
 from diflow.workflows.pods import pod_security
 
@@ -124,7 +125,7 @@ def template_yaml() -> str:
         **_common(manifest),
     )
     model = m.WorkflowTemplate(
-        api_version="argoproj.io/v1alpha1",
+        api_version=WORKFLOW.api_version,
         kind="WorkflowTemplate",
         metadata=m.ObjectMeta(
             name=WORKFLOW_TEMPLATE,

@@ -14,6 +14,7 @@ from typing import Any, Final
 from diflow.common import keys, names
 from diflow.common.errors import InvalidError
 from diflow.common.jsontext import canonical_json
+from diflow.kube.kinds import WORKFLOW
 from diflow.record import chain
 from diflow.record.status.observe import observe
 from diflow.record.status.status import derive_seen
@@ -70,8 +71,8 @@ def _successor(
     kept = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in _PASSING_ANNOTATIONS}
     title = _PART.sub("", kept.get(keys.TITLE) or f"DIJob {job}")
     made: Json = {
-        "apiVersion": workflow.get("apiVersion") or "argoproj.io/v1alpha1",
-        "kind": "Workflow",
+        "apiVersion": workflow.get("apiVersion") or WORKFLOW.api_version,
+        "kind": WORKFLOW.name,
         "metadata": {
             "name": name,
             "namespace": metadata.get("namespace"),
@@ -107,15 +108,15 @@ def _successor(
 
 def _past(workflow: Mapping[str, Any]) -> dict[str, str]:
     seen = observe(workflow)
-    status = derive_seen(workflow, seen)
+    status = derive_seen(seen)
     phases = [[c.type, c.last_transition_time, c.last_update_time] for c in status.conditions]
     annotations = workflow["metadata"].get("annotations") or {}
     if [c.type for c in status.conditions] == ["Pending"] and annotations.get(keys.ALLOCATION):
         # It had an allocation, but Argo has not recorded yet that its pods were bound.
         phases.append(["Starting", phases[0][2], phases[0][2]])
     return {
-        keys.RESTARTS_BEFORE: whole_text(seen.restarts),
-        keys.ROUNDS_BEFORE: whole_text(seen.reschedules + 1),
+        keys.RESTARTS_BEFORE: whole_text(seen.job.restarts),
+        keys.ROUNDS_BEFORE: whole_text(seen.job.reschedules + 1),
         keys.HISTORY_BEFORE: canonical_json({"started": status.start_time, "phases": phases}),
     }
 

@@ -13,8 +13,8 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan import planner
 from diflow.allocator.plan.holding import Standings
 from diflow.allocator.plan.inputs import Picture, picture
-from diflow.allocator.reconcile.cycle_view import ClusterView
 from diflow.allocator.watch import cluster_state
+from diflow.allocator.watch.cluster_view import ClusterView
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from tests.allocator.lab import Lab, lab
 

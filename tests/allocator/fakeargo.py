@@ -20,7 +20,7 @@ from typing import Any
 
 from diflow.common import keys, quantities
 from diflow.dijob.model import DIJob
-from diflow.kube.kinds import NODE, POD, WORKFLOW
+from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
 from diflow.record.argo.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
 from diflow.record.roster import roster
 from diflow.workflows import render
@@ -32,6 +32,7 @@ Json = dict[str, Any]
 EPOCH = 1_767_225_600.0
 """The zero of the simulated clock, in seconds since 1970."""
 DEADLINE = "Pod was active on the node longer than the specified deadline"
+SHUTDOWN = "workflow shutdown with strategy:  Stop"
 MOUNT_SECONDS = 120.0  # how long a kubelet waits for volumes before it syncs the pod again
 FOR_EVER = 10.0**9
 _HOST = "kubernetes.io/hostname"
@@ -181,8 +182,11 @@ class FakeCluster:
         runs: Runs = lambda _: (FOR_EVER, 0),
         grace_seconds: float = 3.0,
         wait_request: Mapping[str, str] | None = None,
+        namespaces: Sequence[str] = ("default",),
     ) -> None:
         self.api, self.time = api, time
+        self.namespaces = namespaces
+        """Where Argo and kube-scheduler are. Names are unique in all of them."""
         self.runs = runs
         self.grace_seconds = grace_seconds
         self.wait_request = dict(wait_request or {})
@@ -194,6 +198,8 @@ class FakeCluster:
         self.mounts = True
         """Whether volumes can be mounted. A pod that is bound while they cannot never starts, and its kubelet, which
         waits for them, enforces a deadline only after MOUNT_SECONDS."""
+        self.deaf: set[str] = set()
+        """Jobs whose programs ignore SIGTERM. Argo counts their pods as ended when it stops the job, and goes."""
         self.broken: set[str] = set()
         """The machines on which they cannot."""
         self._hung: dict[str, float] = {}
@@ -300,13 +306,13 @@ class FakeCluster:
                     group.phase = member.phase = "Running"
                     for one in member.tries:
                         for pod in one.pods:
-                            self.api.remove(POD, pod.pod)
+                            self._remove(POD, pod.pod)
                         one.pods, one.phase, one.retry_phase = [], "Running", "Running"
         now = _text(self.time.now() + ahead)
         tree.retried = now
         status = {"phase": "Running", "startedAt": now, "nodes": dict(_nodes(name, tree))}
         spec = {key: value for key, value in workflow["spec"].items() if key != "shutdown"}
-        self.api.add(WORKFLOW, {**workflow, "spec": spec, "status": status})
+        self._put(WORKFLOW, {**workflow, "spec": spec, "status": status})
 
     def make_pods_while_repaired(self, name: str, *, is_recorded: bool, attempt: int = 1) -> list[str]:
         """Argo looks at an old copy of a job that was repaired: it creates pods of this attempt of each replica, or of
@@ -341,7 +347,7 @@ class FakeCluster:
     def delete(self, name: str) -> None:
         """Delete the Workflow; the garbage collector deletes its pods."""
         uid = self.workflow(name)["metadata"]["uid"]
-        self.api.remove(WORKFLOW, name)
+        self._remove(WORKFLOW, name)
         for pod in self.pods():
             if pod["metadata"].get("ownerReferences", [{}])[0].get("uid") == uid:
                 self.evict(pod["metadata"]["name"])
@@ -350,10 +356,10 @@ class FakeCluster:
         """Delete the pod: at once if it is not bound, else after its grace period."""
         pod = self.pod(name)
         if not pod["spec"].get("nodeName") or pod["status"]["phase"] in ("Succeeded", "Failed"):
-            self.api.remove(POD, name)
+            self._remove(POD, name)
         elif "deletionTimestamp" not in pod["metadata"]:
             metadata = {**pod["metadata"], "deletionTimestamp": self._time()}
-            self.api.add(POD, {**pod, "metadata": metadata})
+            self._put(POD, {**pod, "metadata": metadata})
             if (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
                 known.stops = min(known.stops, self.time.now() + self.grace_seconds)
 
@@ -380,7 +386,7 @@ class FakeCluster:
 
     def workflow(self, name: str) -> Json:
         with self.api.changed:
-            return self.api.objects[WORKFLOW.path("default")][name]
+            return self._objects(WORKFLOW)[name]
 
     def parameters(self, name: str) -> dict[str, str]:
         return {p["name"]: p["value"] for p in self.workflow(name)["spec"]["arguments"]["parameters"]}
@@ -391,12 +397,12 @@ class FakeCluster:
     def pods(self) -> list[Json]:
         """All pods that have not ended."""
         with self.api.changed:
-            every = list(self.api.objects.get(POD.path("default"), {}).values())
+            every = list(self._objects(POD).values())
         return [pod for pod in every if pod["status"]["phase"] not in ("Succeeded", "Failed")]
 
     def pod(self, name: str) -> Json:
         with self.api.changed:
-            return self.api.objects[POD.path("default")][name]
+            return self._objects(POD)[name]
 
     def of(self, job: str) -> dict[str, Json]:
         """The live pods of a job, by "task-index"; a second pod of an index, an error, has a key of its own."""
@@ -441,7 +447,7 @@ class FakeCluster:
     def ended(self) -> list[Json]:
         """All pods that have ended, in the order of their creation."""
         with self.api.changed:
-            every = list(self.api.objects.get(POD.path("default"), {}).values())
+            every = list(self._objects(POD).values())
         return [pod for pod in every if pod["status"]["phase"] in ("Succeeded", "Failed")]
 
     def restarts(self, job: str) -> int:
@@ -460,7 +466,7 @@ class FakeCluster:
         self._run_pods()
         if not self.frozen:
             with self.api.changed:
-                workflows = list(self.api.objects.get(WORKFLOW.path("default"), {}).values())
+                workflows = list(self._objects(WORKFLOW).values())
             for obj in workflows:
                 self._reconcile(obj)
         self._schedule()
@@ -503,9 +509,9 @@ class FakeCluster:
             status["finishedAt"] = self._time()
         if status != obj.get("status"):
             with self.api.changed:
-                now = self.api.objects[WORKFLOW.path("default")].get(metadata["name"])
+                now = self._objects(WORKFLOW).get(metadata["name"])
                 if now is not None and now["metadata"]["uid"] == metadata["uid"]:
-                    self.api.add(WORKFLOW, {**now, "status": status})
+                    self._put(WORKFLOW, {**now, "status": status})
 
     def _copy(self, obj: Json) -> Json:
         """The Workflow as Argo has it: as it was `lag_seconds` ago."""
@@ -629,7 +635,7 @@ class FakeCluster:
     def _note_pods(self, live: _Live, tree: _Tree) -> None:
         """Update the tree from the pods, and stop these if the Workflow should stop."""
         with self.api.changed:
-            pods = dict(self.api.objects.get(POD.path("default"), {}))
+            pods = dict(self._objects(POD))
         for member in _members(tree):
             for node in (node for one in member.tries for node in one.pods if node.phase not in _DONE):
                 pod = pods.get(node.pod)
@@ -644,6 +650,10 @@ class FakeCluster:
                     where = status.get("exitContainer", "main")
                     said = f"{where}: {status.get('exitReason', 'Error')} (exit code {node.code})" if node.code else ""
                     node.message = status.get("message") or said
+                elif live.is_stopping and live.name in self.deaf:
+                    node.phase, node.message, node.finished = "Failed", SHUTDOWN, self.time.now()
+                    labels = {**pod["metadata"]["labels"], keys.ARGO_COMPLETED: "true"}
+                    self._put(POD, {**pod, "metadata": {**pod["metadata"], "labels": labels}})
                 elif live.is_stopping and (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
                     known.stops = min(known.stops, self.time.now() + self.grace_seconds)
 
@@ -669,8 +679,7 @@ class FakeCluster:
         patch = self._gate_or_node(json.loads(_fill(template["podSpecPatch"], values)), live, round_, member, latest)
         counts = {task: len(live.members(round_.of, task)) for task in live.tasks}
         people = roster(live.name, live.namespace, counts)
-        self.api.add(
-            POD,
+        refused = self._create(
             {
                 "metadata": {
                     "name": node.pod,
@@ -698,8 +707,20 @@ class FakeCluster:
                 },
                 "status": {"phase": "Pending"},
             },
-            namespace=live.namespace,
+            live.namespace,
+            template,
+            patch,
         )
+        if "exceeded quota" in refused:
+            latest.pods.remove(node)  # Argo tries it again
+        elif refused:
+            node.phase, node.message, node.finished = "Error", refused, -FOR_EVER
+
+    def _create(self, pod: Json, namespace: str, _template: Json, _patch: Json) -> str:
+        """Create a pod; returns why the API server refuses it, or "". Labs whose kube-scheduler and admission read more
+        of it add what the template and the patch say."""
+        self.api.add(POD, pod, namespace=namespace)
+        return ""
 
     def _gate_or_node(self, patch: Json, live: _Live, round_: _Round, member: _Member, latest: _Try) -> Json:
         """The patch with its expression of a gate or a node evaluated, as Argo does for a pod of a gang."""
@@ -743,10 +764,10 @@ class FakeCluster:
 
     def _bind(self, pod: Json, node: str) -> None:
         with self.api.changed:
-            now = self.api.objects[POD.path("default")].get(pod["metadata"]["name"])
+            now = self._objects(POD).get(pod["metadata"]["name"])
             if now is None or now["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"]:
                 return
-            self.api.add(POD, {**now, "spec": {**now["spec"], "nodeName": node}})
+            self._put(POD, {**now, "spec": {**now["spec"], "nodeName": node}})
 
     def _run_pods(self) -> None:
         now = self.time.now()
@@ -758,7 +779,7 @@ class FakeCluster:
             if node is None or not _is_ready(node) or _WORKFLOW_LABEL not in (pod["metadata"].get("labels") or {}):
                 continue
             known = self._kubelet.get(uid)
-            if known is None and (uid in self._hung or not self.mounts or spec["nodeName"] in self.broken):
+            if known is None and (uid in self._hung or not self._mounts(pod)):
                 self._wait_for_volumes(pod)
                 continue
             if known is None:
@@ -774,7 +795,7 @@ class FakeCluster:
             if now < min(known.ends, known.stops):
                 continue
             if "deletionTimestamp" in pod["metadata"]:
-                self.api.remove(POD, pod["metadata"]["name"])
+                self._remove(POD, pod["metadata"]["name"])
             elif known.ends <= known.stops:
                 phase = "Failed" if known.code else "Succeeded"
                 self._change_pod(
@@ -790,6 +811,10 @@ class FakeCluster:
                 self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": known.stop_message})
             else:
                 self._change_pod(pod, {"phase": "Failed", "exitCode": known.stop_code})
+
+    def _mounts(self, pod: Json) -> bool:
+        """Whether the kubelet can mount the volumes of a bound pod."""
+        return self.mounts and pod["spec"]["nodeName"] not in self.broken
 
     def _starts(self, pod: Json) -> _Kubelet:
         now = self.time.now()
@@ -814,7 +839,7 @@ class FakeCluster:
         elif pod["spec"].get("activeDeadlineSeconds") == 1 or "deletionTimestamp" in pod["metadata"]:
             self._hung[uid] = ends = min(self._hung[uid], now + MOUNT_SECONDS)
             if now >= ends and "deletionTimestamp" in pod["metadata"]:
-                self.api.remove(POD, pod["metadata"]["name"])
+                self._remove(POD, pod["metadata"]["name"])
             elif now >= ends:
                 self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": DEADLINE})
 
@@ -840,6 +865,16 @@ class FakeCluster:
                 quantities.add(free[host], {name: -amount for name, amount in quantities.of_pod(pod["spec"]).items()})
         return nodes, free
 
+    def _objects(self, kind: Kind) -> dict[str, Json]:
+        every = [self.api.objects.get(kind.path(namespace), {}) for namespace in self.namespaces]
+        return {name: obj for objects in every for name, obj in objects.items()} if len(every) > 1 else every[0]
+
+    def _put(self, kind: Kind, obj: Json) -> None:
+        self.api.add(kind, obj, namespace=obj["metadata"].get("namespace", "default"))
+
+    def _remove(self, kind: Kind, name: str) -> None:
+        self.api.remove(kind, name, namespace=self._objects(kind)[name]["metadata"]["namespace"])
+
     # --- small things -------------------------------------------------------------------------------------------------
 
     def _uid(self, name: str) -> str:
@@ -854,9 +889,9 @@ class FakeCluster:
 
     def _change_pod(self, pod: Json, status: Json) -> None:
         with self.api.changed:
-            now = self.api.objects[POD.path("default")].get(pod["metadata"]["name"])
+            now = self._objects(POD).get(pod["metadata"]["name"])
             if now is not None and now["status"]["phase"] not in ("Succeeded", "Failed"):
-                self.api.add(POD, {**now, "status": status})
+                self._put(POD, {**now, "status": status})
 
     def _change_node(self, name: str, change: Callable[[Json], Json]) -> None:
         with self.api.changed:
@@ -864,7 +899,7 @@ class FakeCluster:
 
     def _change_workflow(self, name: str, change: Callable[[Json], Json]) -> None:
         with self.api.changed:
-            self.api.add(WORKFLOW, change(self.api.objects[WORKFLOW.path("default")][name]))
+            self._put(WORKFLOW, change(self._objects(WORKFLOW)[name]))
 
 
 def is_running(pod: Json) -> bool:

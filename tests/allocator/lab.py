@@ -18,19 +18,19 @@ from urllib.parse import parse_qs, urlsplit
 import urllib3
 
 from diflow import DIJob, Task
+from diflow.allocator import signature
 from diflow.allocator.policies.base import Policy, load_policy
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.run.daemon import Allocator, Cycle
 from diflow.allocator.settings import AllocatorSettings
-from diflow.allocator.watch import signature
 from diflow.allocator.watch.selectors import MANAGED
 from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import CONFIG_MAP, NODE, POD, SECRET, WORKFLOW, Kind
+from diflow.kube.kinds import CONFIG_MAP, NODE, PERSISTENT_VOLUME_CLAIM, POD, SECRET, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
-from diflow.kube.reflector import Pace
+from diflow.kube.reflector import Pace, Reflector
 from diflow.kube.refusals import Target
 from tests.allocator.fakeargo import FOR_EVER, FakeCluster, Runs, is_gated
 from tests.allocator.faults import Time, eventually
@@ -185,7 +185,7 @@ class Daemon:
         """Kill it and end its threads: what it has not sent yet is never sent."""
         self.line.is_dead = True
         caches = self.allocator.caches
-        for reflector in (caches.nodes, caches.queues, caches.workflows, caches.pods):
+        for reflector in (caches.nodes, caches.queues, caches.workflows, caches.pods, *caches.optional.members):
             reflector.stop()
         self.allocator.executor.close()
 
@@ -209,10 +209,11 @@ class Daemon:
             (caches.pods, POD, "", LIVE),
             (caches.nodes, NODE, "", ""),
             (caches.queues, CONFIG_MAP, "", f"metadata.name={self._lab.settings.queues_config}"),
+            *(() if caches.claims.trouble else ((caches.claims, PERSISTENT_VOLUME_CLAIM, "", ""),)),
         )
         for reflector, kind, labels, fields in pairs:
             ends = real_time.monotonic() + 30
-            while _versions(reflector.items()) != self._lab.versions(kind, labels, fields):
+            while _versions(reflector) != self._lab.versions(kind, labels, fields):
                 assert real_time.monotonic() < ends, f"the cache of {kind.plural} does not follow: {reflector.trouble}"
                 real_time.sleep(0.0005)
             with reflector._turn:
@@ -235,14 +236,15 @@ class Lab:
         policy: Policy | None = None,
         settings: AllocatorSettings | None = None,
         runs: Runs = lambda _: (FOR_EVER, 0),
+        makes: type[FakeCluster] = FakeCluster,
         **options: Any,
     ) -> None:
         self.api, self.direct = api, direct
         self.time = Time()
-        self.cluster = FakeCluster(api, self.time, runs=runs, **options)
+        self.cluster = makes(api, self.time, runs=runs, **options)
         self.api.add(SECRET, {"metadata": {"name": signature.NAME}}, namespace="diflow-system")
         self.policy = policy or load_policy("fit", PolicySettings(least_seconds_between_resizes=5.0))
-        self.settings = settings or AllocatorSettings(writers=1, debounce_seconds=0.0)
+        self.settings = settings or AllocatorSettings(writers=1, debounce_seconds=0.0, reading_share=100.0)
         self.daemon: Daemon | None = None
         self._daemons = 0
         self._told = 0.0
@@ -393,9 +395,9 @@ def job(name: str = "job", *tasks: Task, **fields: Any) -> DIJob:
 @contextmanager
 def lab(**options: Any) -> Iterator[Lab]:
     """A cluster with an allocator, which leads unless `begin` is False."""
-    begin = options.pop("begin", True)
+    begin, kind = options.pop("begin", True), options.pop("made", Lab)
     with serving() as api:
-        made = Lab(api, **options)
+        made: Lab = kind(api, **options)
         try:
             if begin:
                 made.begin()
@@ -404,5 +406,6 @@ def lab(**options: Any) -> Iterator[Lab]:
             made.end()
 
 
-def _versions(items: Any) -> dict[tuple[str, str], str]:
-    return {key: item["metadata"]["resourceVersion"] for key, item in items.items()}
+def _versions(reflector: Reflector) -> dict[tuple[str, str], str]:
+    with reflector._lock:
+        return {key: entry.version for key, entry in reflector._entries.items()}

@@ -106,7 +106,7 @@ def granted_in(space: str, folder: Path) -> set[Grant]:
 
 def everybody() -> set[Grant]:
     """The rights that the manifests grant to all authenticated users."""
-    (role,) = [o for o in objects() if o["kind"] == "Role" and o["metadata"]["namespace"] == "kube-public"]
+    (role,) = [o for o in objects() if o["kind"] == "Role" and o["metadata"]["name"] == "diflow-allocator-reader"]
     return set(_grants(role["rules"], "kube-public"))
 
 

@@ -115,7 +115,7 @@ def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | N
         "is_terminating": False,
         "is_stopping": False,
         "request": CPU,
-        "nodes": "",
+        "hosts": "",
         "rank": "",
         "replicas": "",
     }

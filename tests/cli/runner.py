@@ -66,8 +66,8 @@ class Cli:
         self.api.add(SERVICE, the_service())
         for account in ("diflow-worker", "diflow-steps"):
             self.api.add(SERVICE_ACCOUNT, {"metadata": {"name": account}})
-        for name in ("diflow-normal", "diflow-high"):
-            self.api.add(PRIORITY_CLASS, {"metadata": {"name": name}})
+        self.api.add(PRIORITY_CLASS, {"metadata": {"name": "diflow-normal"}})
+        self.api.add(PRIORITY_CLASS, {"metadata": {"name": "diflow-high"}, "preemptionPolicy": "Never"})
         containers = [{"image": f"quay.io/argoproj/workflow-controller:{argo}"}]
         controller = {"spec": {"template": {"spec": {"containers": containers}}}}
         self.api.add(DEPLOYMENT, {"metadata": {"name": "workflow-controller"}, **controller})

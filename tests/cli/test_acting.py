@@ -110,7 +110,7 @@ def test_only_a_failed_job_can_be_retried(diflow: Cli, job: SeenJob, text: str) 
     result = diflow("retry", "job")
     assert result.code == 4
     assert text in result.err
-    assert diflow.api.seen("PUT") == []
+    assert diflow.api.seen("PATCH") == []
 
 
 def test_a_retry_of_a_job_that_changed_meanwhile_begins_again(diflow: Cli) -> None:
@@ -125,16 +125,17 @@ def test_a_retry_of_a_job_that_changed_meanwhile_begins_again(diflow: Cli) -> No
 
     diflow.api.rule(change)
     assert diflow("retry", "job").code == 0
-    assert len(diflow.api.seen("PUT")) == 2
+    assert len(diflow.api.seen("PATCH")) == 2
     assert stored(diflow)["metadata"]["labels"]["changed"] == "yes"
     assert "phase" not in stored(diflow)["status"]
 
 
-def test_a_retry_of_a_job_that_changes_all_the_time_is_a_conflict(diflow: Cli) -> None:
+def test_a_retry_of_a_job_that_changes_all_the_time_is_a_conflict(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diflow.jobs.changing._PAUSE_SECONDS", 0.0)
     diflow.has(failed())
-    diflow.api.fail(status(409, "modified", reason="Conflict"), method="PUT", times=100)
+    diflow.api.fail(status(409, "modified", reason="Conflict"), method="PATCH", times=100)
     assert diflow("retry", "job").code == 4
-    assert len(diflow.api.seen("PUT")) == 3
+    assert len(diflow.api.seen("PATCH")) == 6
 
 
 def test_a_retry_reads_only_the_metadata_of_pods_and_deletes_the_ones_that_it_has_seen(diflow: Cli) -> None:
@@ -161,7 +162,7 @@ def test_a_pod_that_somebody_has_made_meanwhile_is_not_deleted_by_a_retry(diflow
     diflow.api.rule(replace)
     assert diflow("retry", "job").code == 4
     assert diflow.api.objects[POD.path("default")][name]["metadata"]["uid"] == "another"
-    assert diflow.api.seen("PUT") == []
+    assert diflow.api.seen("PATCH") == []
 
 
 def test_a_retry_repairs_a_job_that_argo_retry_has_left_without_pods(diflow: Cli) -> None:
@@ -190,7 +191,7 @@ def test_a_retry_waits_until_the_old_pods_are_gone(diflow: Cli, monkeypatch: pyt
     result = diflow("retry", "job")
     assert result.code == 4
     assert "old pods of job job are still being deleted" in result.err
-    assert diflow.api.seen("PUT") == []
+    assert diflow.api.seen("PATCH") == []
 
 
 def test_offloaded_nodes_cannot_be_retried_here(diflow: Cli) -> None:
@@ -237,7 +238,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(diflow: Cli) -> None:
     assert result.code == 0, result.out
     assert "✗" not in result.out
     assert "✓ Argo's workflow controller: 4.0.2" in result.out
-    assert "✓ your rights in default: all 12" in result.out
+    assert "✓ your rights in default: all 11" in result.out
     lines = result.out.splitlines()
     made = sum(line.startswith(("✓", "!")) for line in lines)
     others = sum(line.startswith("–") for line in lines)
@@ -265,6 +266,16 @@ def test_doctor_names_each_thing_that_is_missing_and_what_to_do(diflow: Cli) -> 
     )
     assert "✗ PriorityClass diflow-high: missing\n    → kubectl apply -k manifests/cluster" in text
     assert text.splitlines()[-1].startswith("6 of ")
+
+
+def test_doctor_finds_a_priority_class_whose_pods_stop_others(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.remove(PRIORITY_CLASS, "diflow-high")
+    diflow.api.add(PRIORITY_CLASS, {"metadata": {"name": "diflow-high"}, "preemptionPolicy": "PreemptLowerPriority"})
+    result = diflow("doctor")
+    assert result.code == 5
+    assert "✗ PriorityClass diflow-high: is of an earlier release: kube-scheduler stops pods of others" in result.out
+    assert "→ kubectl replace --force -f manifests/cluster/priorityclasses.yaml" in result.out
 
 
 @pytest.mark.parametrize(

@@ -209,8 +209,9 @@ def test_without_the_packages_of_the_allocator_it_says_how_to_get_them(monkeypat
 class StillElector:
     """An elector that leads, or does not."""
 
-    def __init__(self, *, leads: bool = True) -> None:
+    def __init__(self, *, leads: bool = True, leading_seconds: float = 1e9) -> None:
         self.leads, self.trouble, self.holder = leads, "", "another"
+        self.leading_seconds = leading_seconds
 
     def is_leader(self) -> bool:
         return self.leads
@@ -223,7 +224,7 @@ class StillAllocator:
         self.woke, self.last, self.last_trouble, self.stuck_seconds = woke, None, last_trouble, stuck
         self.failing_seconds = 7.0 if last_trouble else 0.0
         self.settings = AllocatorSettings()
-        self.caches = SimpleNamespace(trouble=lambda: trouble)
+        self.caches = SimpleNamespace(trouble=lambda: trouble, late=dict, age_seconds=0.0)
         self.executor = SimpleNamespace(refusals=lambda: {"default/job": "no"})
         self.health = SimpleNamespace(counts={"silent": 2}, restarts=1, slow_nodes={"node-1": (("x", "a"), ("x", "b"))})
 
@@ -242,6 +243,13 @@ def test_a_loop_that_stands_still_is_ill_but_not_while_another_process_leads() -
     assert told(StillElector(), StillAllocator(), now=longest - 1).health() == ""
     assert told(StillElector(), StillAllocator(), now=longest + 20).health() == "the loop has stood still for 60 s"
     assert told(StillElector(leads=False), StillAllocator(), now=1e6).health() == ""
+
+
+def test_the_time_of_a_standby_process_is_no_hang_of_the_leader_that_it_becomes() -> None:
+    assert told(StillElector(leading_seconds=3.0), StillAllocator(), now=1e6).health() == ""
+    assert told(StillElector(leading_seconds=60.0), StillAllocator(), now=1e6).health() == (
+        "the loop has stood still for 60 s"
+    )
 
 
 def test_a_policy_that_never_comes_back_needs_another_process() -> None:

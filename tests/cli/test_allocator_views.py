@@ -133,6 +133,21 @@ def test_jobs_that_name_a_queue_which_is_not_there_are_told_below_the_table(busy
     }
 
 
+def test_a_queue_that_a_job_names_where_none_is_defined_is_said_to_have_no_effect(busy: Cli) -> None:
+    said = "spec.queue has no effect"
+    assert said not in busy("queue").out
+    assert said not in busy("explain", "big").out
+    put(busy, dijob("lost", {"worker": 2}, queue="reserach"))
+    put(busy, dijob("more", {"worker": 2}, queue="reserach"))
+    line = "no queues are defined, and all jobs share one: spec.queue has no effect ('reserach' of 2 jobs)"
+    assert busy("queue").out.splitlines().count(line) == 1
+    note = "note: spec.queue 'reserach' has no effect: the administrator has defined no queues, and all jobs share one"
+    assert busy("explain", "lost").out.splitlines().count(note) == 1
+    queues(busy, "queues: [{name: default}, {name: research}]")
+    assert "has no effect" not in busy("queue").out
+    assert "its queue 'reserach' does not exist; did you mean 'research' in spec.queue?" in busy("explain", "lost").out
+
+
 def test_queues_of_nonsense_and_unreadable_ones_are_told_and_all_else_is_shown(busy: Cli) -> None:
     queues(busy, "queues: [{name: a, weight: -1}]")
     result = busy("queue")
@@ -213,13 +228,14 @@ def test_a_job_that_lost_replicas_with_a_node_says_so(busy: Cli) -> None:
 
 @pytest.mark.parametrize("command", [("queue",), ("top",), ("explain", "big"), ("plan",)])
 def test_a_missing_right_is_one_line_that_names_it(busy: Cli, command: tuple[str, ...]) -> None:
-    busy.api.rule(lambda r: no_right("nodes") if r.path.endswith("/nodes") else None)
+    """Of a user who may not list the pods of the own namespace; tests/cli/test_own_namespace.py has those who may."""
+    busy.api.rule(lambda r: no_right("pods") if r.path.endswith(("/nodes", "/pods")) else None)
+    if command == ("explain", "big"):
+        assert "big waits for 12 replicas" not in busy(*command).out
     result = busy(*command)
     assert result.code == 5
-    assert result.err == (
-        "error: the user 'jane' lacks the right to list nodes in the whole cluster: ask the cluster's administrator "
-        "for it (`diflow doctor` lists all that is needed)\n"
-    )
+    assert result.err.startswith("error: the user 'jane' lacks the right to list pods in the ")
+    assert result.err.endswith(": ask the cluster's administrator for it (`diflow doctor` lists all that is needed)\n")
 
 
 def test_one_look_lists_each_kind_once_gangs_that_wait_apart_and_writes_nothing(busy: Cli) -> None:
@@ -393,6 +409,33 @@ def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(b
     assert any("1 cpu each" in line for line in lines)
     assert lines[-1] == "  1 job waits before it: default/high"
     assert busy("explain", "runs").out.startswith("default/runs has 4 of 2-7 replicas; ")
+
+
+def test_explain_names_the_pods_that_are_in_the_way_and_says_never_only_of_what_no_empty_node_holds(busy: Cli) -> None:
+    """Those of jobs that have ended or are held, of jobs that Argo alone runs, and of others."""
+    over = put(busy, dijob("over", {"worker": 1}, cpu="5"), at={"worker": ["b"]})
+    busy.api.add(WORKFLOW, {**over, "status": {**over["status"], "phase": "Failed", "finishedAt": ago(1)}})
+    foreign = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}], "nodeName": "b"}
+    pod = {"metadata": {"name": "theirs", "uid": "theirs"}, "spec": foreign, "status": {"phase": "Running"}}
+    busy.api.add(POD, pod, namespace="others")
+    put(busy, dijob("wants", {"worker": 3}, cpu="6"))
+    put(busy, dijob("huge", {"worker": 4}, cpu="6"))
+    lines = busy("explain", "wants").out.splitlines()
+    (now,) = [line for line in lines if line.startswith("now, policy fit would decide: ")]
+    assert now.endswith(
+        "it cannot start now: its gang needs 3 × worker, each 6 cpu, 1Gi memory, and 1 fit; b: other pods hold 8 cpu, "
+        "c: it is closed"
+    )
+    (names,) = [line for line in lines if line.startswith("  in its way: ")]
+    assert names == (
+        "  in its way: default/over-worker-0 on b (of default/over, which has ended or is not the allocator's), "
+        + "".join(
+            f"default/alone-worker-{i} on b (of default/alone, which has ended or is not the allocator's), "
+            for i in (0, 1)
+        )
+        + "others/theirs on b"
+    )
+    assert "cannot start on the nodes that are there: its gang needs 4 × worker" in busy("explain", "huge").out
 
 
 def test_explain_names_the_nodes_that_are_left_out_for_the_job(busy: Cli) -> None:

@@ -16,6 +16,8 @@ from diflow.jobs.dijobs import DIJOB
 from diflow.jobs.scale import scale
 from diflow.jobs.wait import wait
 from diflow.kube.kinds import CRD, DEPLOYMENT, SERVICE_ACCOUNT, WORKFLOW
+from diflow.record.dijob import dijob_record_of, owner_reference
+from diflow.record.identity import Identity
 from diflow.workflows import render
 from tests.builders import job, manifest, task
 from tests.cli.runner import Cli
@@ -42,7 +44,7 @@ def gang(diflow: Cli, *tasks: Any, **fields: Any) -> Json:
     made = job(*tasks, scheduling="gang", **fields)
     obj = objects(diflow, **made.to_manifest()["spec"])
     body = render(made)
-    body["metadata"]["ownerReferences"] = [dijobs.owner_reference("job", obj["metadata"]["uid"])]
+    body["metadata"]["ownerReferences"] = [owner_reference(Identity.of(obj))]
     diflow.api.add(WORKFLOW, body)
     return obj
 
@@ -313,11 +315,13 @@ def test_scale_changes_the_numbers_of_an_object_with_one_template(
     spec: dict[str, Any], is_preemptible: bool, change: dict[str, Any] | None
 ) -> None:
     obj = {"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {"template": {}, **spec}}
-    patch = dijobs.scaled(obj, "worker", low=1 if is_preemptible else 3, high=3, is_preemptible=is_preemptible)
+    patch = dijobs.scaled(
+        dijob_record_of(obj), "worker", low=1 if is_preemptible else 3, high=3, is_preemptible=is_preemptible
+    )
     assert (patch or {}).get("spec") == change
     assert patch is None or patch["metadata"] == obj["metadata"]
 
 
 def test_scale_does_not_give_tasks_to_an_object_with_a_coordinator() -> None:
     obj = {"metadata": {"uid": "u"}, "spec": {"coordinator": {"template": {}}}}
-    assert dijobs.scaled(obj, "coordinator", low=2, high=2, is_preemptible=False) is None
+    assert dijobs.scaled(dijob_record_of(obj), "coordinator", low=2, high=2, is_preemptible=False) is None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow.kube.kinds import WORKFLOW
+from diflow.kube.kinds import POD_TEMPLATE, WORKFLOW
 from tests.builders import manifest, template
 from tests.cli.runner import Cli, run
 from tests.record.seen import SeenJob
@@ -42,7 +42,10 @@ def test_a_job_beside_other_objects_is_submitted_and_those_are_named(diflow: Cli
     assert f"{path}: ConfigMap settings (line 1) is not a job and is left out: create it with kubectl\n" in result.err
     assert "Secret s (line " in result.err
     assert workflows(diflow) == ["job"]
-    assert {r.path for r in diflow.api.requests if r.method == "POST"} == {WORKFLOW.path("default")}
+    assert {r.path for r in diflow.api.requests if r.method == "POST"} == {
+        POD_TEMPLATE.path("default"),
+        WORKFLOW.path("default"),
+    }
 
 
 @pytest.mark.parametrize("command", ["render", "lint"])
@@ -115,13 +118,13 @@ def test_lint_looks_at_every_job_of_a_file(diflow: Cli) -> None:
     path = diflow.file("jobs.yaml", several(named("a"), named("b", backoffLimit=-1), named("c", colour=1)))
     result = run("lint", path)
     assert result.code == 2
-    assert result.out == f"{path}: ok (a)\n{path}: ok (c)\n"
+    assert result.out == f"{path}: ok (a)\n"
     lines = Path(path).read_text().splitlines()
     wrong = next(i for i, line in enumerate(lines, 1) if "backoffLimit" in line)
     odd = next(i for i, line in enumerate(lines, 1) if "colour" in line)
     assert f"error: {path}: spec.backoffLimit: " in result.err
     assert f"(line {wrong})\n" in result.err
-    assert f"warning: {path}: spec.colour is not known and is left out (line {odd})\n" in result.err
+    assert f"error: {path}: spec.colour: is not known (line {odd})\n" in result.err
 
 
 def test_the_items_of_a_list_are_taken_as_kubectl_writes_them(diflow: Cli) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import json
 import logging
 import math
@@ -12,7 +11,6 @@ import pickle
 import random
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -39,6 +37,7 @@ from diflow.common.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from tests.certificates import server_context
 from tests.client.fakeserver import PATIENCE_SECONDS, Answer, FakeServer, envelope, failed, serving
 
 REPLICAS = "/v2alpha1/job/ml.vision/replicas"
@@ -304,42 +303,11 @@ def test_neither_a_proxy_nor_a_netrc_comes_between(
 
 
 def test_a_server_of_https_is_checked_against_the_named_certificates(environ: dict[str, str], tmp_path: Path) -> None:
-    certificate, context = _certificate(tmp_path)
-    with serving(context) as server:
+    with serving(server_context(tmp_path)) as server:
         environ |= {"DI_SERVER_URL": f"{server.url}/"}
         with pytest.raises(UnavailableError, match="(?i)certificate"):
             Lane(environ).ask(seconds=0.4)
-        assert Lane(environ | {"DI_SERVER_CA_FILE": str(certificate)}).ask() is None
-
-
-def _certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "diflow-server")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path, key_path = folder / "server.pem", folder / "server.key"
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path, key_path)
-    return path, context
+        assert Lane(environ | {"DI_SERVER_CA_FILE": str(tmp_path / "certificate")}).ask() is None
 
 
 # --- reports ---------------------------------------------------------------------------------------------------------

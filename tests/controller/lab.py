@@ -16,21 +16,21 @@ from typing import Any
 from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError
+from diflow.contrib.di_orchestrator import modules
 from diflow.controller.daemon import Controller
 from diflow.controller.settings import ControllerSettings
-from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NAMESPACE, POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Pace, Reflector
 from diflow.kube.refusals import Target
-from diflow.record import modules
-from tests import oldjobs
+from diflow.record.dijob import owner_of
 from tests.allocator.fakeargo import FakeCluster, Runs
 from tests.allocator.faults import Time, eventually
 from tests.allocator.lab import Line
 from tests.builders import manifest, template
+from tests.contrib.di_orchestrator import oldjobs
 from tests.kube.fakeapi import FakeApi, chosen, is_inside, serving
 
 Json = dict[str, Any]
@@ -130,7 +130,7 @@ class Lab:
         self.api = api
         self.time = Time()
         self.cluster = Kubelets(api, self.time, runs=runs)
-        self.settings = ControllerSettings()
+        self.settings = ControllerSettings(reading_share=100.0)
         self.process: Process | None = None
         self._numbers = itertools.count(1)
         self._told = 0.0
@@ -358,7 +358,7 @@ class Lab:
                 for path, objects in self.api.objects.items()
                 if is_inside(path, wanted)
                 for name, obj in objects.items()
-                if chosen(obj, labels, "") and (reflector.kind is not WORKFLOW or dijobs.owner(obj)[1])
+                if chosen(obj, labels, "") and (reflector.kind is not WORKFLOW or owner_of(obj)[1])
             }
 
 

@@ -9,7 +9,7 @@ from tests.builders import manifest, template
 
 Json = dict[str, Any]
 
-WHAT_CAN = "What can change are replicas, minReplicas and maxReplicas of its tasks"
+WHAT_CAN = "What can change are suspend, and replicas, minReplicas and maxReplicas of its tasks"
 
 
 def _rule(**rule: Any) -> Json:

@@ -16,9 +16,9 @@ import pytest
 from diflow.common import keys
 from diflow.common.errors import DiflowError
 from diflow.controller.reconcile import Reconciler
-from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD, WORKFLOW
+from diflow.record.dijob import owner_of
 from tests.builders import template
 from tests.controller.lab import Lab, lab
 
@@ -85,7 +85,7 @@ def carried_out_edited(at: Lab, dice: random.Random, name: str) -> None:
 
 def parameter_edited(at: Lab, dice: random.Random, name: str) -> None:
     workflow = at.workflows().get(name)
-    if workflow is None or not dijobs.owner(workflow)[1]:
+    if workflow is None or not owner_of(workflow)[1]:
         return
     given = [dict(one) for one in workflow["spec"]["arguments"]["parameters"]]
     dice.choice(given)["value"] = json.dumps(dice.choice(GARBAGE))
@@ -149,12 +149,12 @@ def test_whatever_users_do_nothing_of_it_is_lost_or_left(seed: int, monkeypatch:
             for _ in range(dice.choice([0, 0, 1, 3])):
                 at.step()
             assert faults == []
-            owners = [dijobs.owner(workflow)[1] for workflow in at.workflows().values()]
+            owners = [owner_of(workflow)[1] for workflow in at.workflows().values()]
             assert len({one for one in owners if one}) == sum(bool(one) for one in owners), "one Workflow for each"
         for name in list(at.dijobs()):
             at.api.remove(DIJOB, name)
         at.rest()
-        others = {name for name, obj in at.workflows().items() if not dijobs.owner(obj)[1]}
+        others = {name for name, obj in at.workflows().items() if not owner_of(obj)[1]}
         assert set(at.workflows()) == others, "what is left was never a job's own, or was taken from it"
         for name in others:
             at.api.remove(WORKFLOW, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 
 from diflow.common import keys
+from diflow.common.clock import Clock
+from diflow.common.kept import bytes_of
 from diflow.controller.workqueue import Key
 from diflow.dijob import stored
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import CONFIG_MAP, POD, SERVICE_ACCOUNT, WORKFLOW, Kind
+from diflow.kube.sparing import Shares
 from diflow.record.health import HealthState
 from diflow.record.job import record_of
 from diflow.workflows.successor import successor
@@ -65,6 +69,16 @@ def test_a_job_gets_a_workflow_of_its_name_which_it_owns_and_its_status_goes_thr
         "Succeeded", "True", "JobSucceeded",
     )  # fmt: skip
     assert {c["reason"] for c in found["conditions"]} >= {"JobPending", "JobStarting", "JobRunning"}
+
+
+def test_an_object_may_be_created_before_its_queue(at: Lab) -> None:
+    public = {"scheduling": "gang", "namespace": "diflow-system"}
+    at.api.add(CONFIG_MAP, {"metadata": {"name": keys.ALLOCATOR}, "data": public}, namespace=keys.PUBLIC_NAMESPACE)
+    queues = {"queues.yaml": "queues: [{name: vision}]"}
+    at.api.add(CONFIG_MAP, {"metadata": {"name": keys.QUEUES}, "data": queues}, namespace="diflow-system")
+    at.apply(queue="research")
+    at.until(lambda: "job" in at.workflows(), "it has its Workflow")
+    assert at.phase() != "Failed"
 
 
 def test_a_job_that_fails_ends_failed_with_the_reason() -> None:
@@ -210,7 +224,60 @@ def test_large_objects_are_refused_and_not_kept(at: Lab) -> None:
     assert "labels and annotations: 200," in at.message("noted")
     assert {at.phase("large"), at.phase("noted")} == {"Failed"}
     assert at.process is not None
-    assert all(not kept["read"].job for kept in at.process.controller.caches.dijobs.items().values())
+    caches = at.process.controller.caches
+    assert all(not kept.job for key in caches.jobs() if (kept := caches.dijob(key)) is not None)
+
+
+def test_what_is_kept_of_objects_with_very_many_small_parts_is_little(at: Lab) -> None:
+    """40,000 empty tolerations are 117 kB, and would be 3 MB of Python's objects."""
+    obj = at.apply("many")
+    spec = copy.deepcopy(obj["spec"])
+    spec["tasks"][0]["template"]["spec"]["tolerations"] = [{}] * 40_000
+    at.api.add(DIJOB, {**obj, "spec": spec})
+    at.rest()
+    assert at.process is not None
+    kept = at.process.controller.caches.dijobs.get("default", "many")
+    assert bytes_of([kept]) < 10_000
+
+
+def test_objects_for_which_their_namespace_has_no_room_are_held_and_go_on_when_there_is_some(at: Lab) -> None:
+    at.settings = at.settings.model_copy(update={"kept_mib": 0})
+    at.end()
+    at.begin()
+    at.apply("held")
+    at.rest()
+    assert at.phase("held") == ""
+    assert list(at.workflows()) == []
+    with at.api.changed:
+        events = list(at.api.objects.get("/api/v1/namespaces/default/events", {}).values())
+    (said,) = [e["message"] for e in events if e["involvedObject"]["name"] == "held"]
+    assert "the DIJob objects of namespace default fill the 0 MiB of memory" in said
+    at.settings = at.settings.model_copy(update={"kept_mib": 64})
+    at.end()
+    at.begin()
+    at.until(lambda: at.phase("held") == "Succeeded", "it runs")
+
+
+def test_looks_at_the_jobs_of_a_namespace_that_cost_too_much_wait_and_those_of_others_do_not(at: Lab) -> None:
+    assert at.process is not None
+    controller = at.process.controller
+    shares = controller._shares = Shares(share=0.5, burst=5.0, clock=Clock(monotonic=at.time.now))
+    shares.charge("default", 25.0)
+    looks: list[Key] = []
+    look = controller.reconciler.look
+
+    def seen(key: Key) -> Any:
+        looks.append(key)
+        return look(key)
+
+    controller.reconciler.look = seen  # type: ignore[method-assign]
+    at.apply()
+    for _ in range(30):
+        controller.queue.add(("other", "unknown"))
+        at.step()
+    assert set(looks) == {("other", "unknown")}
+    assert at.phase() == ""
+    at.until(lambda: at.phase() == "Succeeded", "it runs when there is time again", seconds=60)
 
 
 def test_a_huge_status_of_others_is_replaced(at: Lab) -> None:
@@ -793,15 +860,49 @@ def test_a_change_that_the_crd_cannot_refuse_is_said_once(at: Lab) -> None:
     assert replicas(at) == {"worker": 3}
 
 
-def test_a_typing_error_where_the_crd_knows_no_fields_is_said(at: Lab) -> None:
+def test_a_typing_error_where_the_crd_knows_no_fields_ends_the_job_before_it_begins(at: Lab) -> None:
     given = {"timeoutSecond\n\x1b[31m" + "s" * 200: 60, **{f"no{i}": i for i in range(9)}}
     at.apply(scheduling="gang", nodeCheck=given, monitor={"checkpointVolumes": "data"}, tasks=[{"name": "worker"}])
     at.rest()
-    (said,) = at.events()
-    assert said[0] == "UnknownFields"
-    assert "spec.monitor.checkpointVolumes" in said[1] or "and 6 more" in said[1]
-    assert len(said[1]) < 1000
-    assert said[1].isprintable()
+    status = at.status()
+    assert status["phase"] == "Failed"
+    assert "is not known: known here are command, image, maxMoves, timeoutSeconds" in status["message"]
+    assert "and 6 more" in status["message"]
+    assert len(status["message"]) < 1500
+    assert status["message"].isprintable()
+    assert at.workflows() == {}
+
+
+def test_a_job_is_suspended_and_resumed_by_its_spec(at: Lab) -> None:
+    tasks = [{"name": "worker", "template": template(restartPolicy="OnFailure")}]
+    at.apply(scheduling="none", suspend=True, activeDeadlineSeconds=60, tasks=tasks)
+    at.rest()
+    spec = at.workflows()["job"]["spec"]
+    assert spec.get("suspend") is True
+    assert "activeDeadlineSeconds" not in spec
+    assert at.message().startswith("suspended")
+    at.end()
+    at.apply(scheduling="none", suspend=False, activeDeadlineSeconds=60, tasks=tasks)
+    at.begin()
+    at.until(lambda: not at.workflows()["job"]["spec"].get("suspend"), "it is resumed")
+    assert at.workflows()["job"]["spec"]["activeDeadlineSeconds"] >= 60
+    at.apply(scheduling="none", suspend=True, activeDeadlineSeconds=60, tasks=tasks)
+    at.until(lambda: at.workflows()["job"]["spec"].get("suspend"), "it is suspended again")
+    assert [reason for reason, _ in at.events()] == ["NoEffect", "Resumed", "Suspended"]
+    assert "restartPolicy has no effect: a replica that fails is started again" in at.events()[0][1]
+
+
+def test_what_a_user_suspends_by_command_stays_so_until_the_spec_changes(at: Lab) -> None:
+    at.apply(scheduling="none", tasks=[{"name": "worker"}])
+    at.rest()
+    at.cluster.suspend("job")
+    at.rest()
+    assert at.workflows()["job"]["spec"]["suspend"] is True
+    at.apply(scheduling="none", suspend=True, tasks=[{"name": "worker"}])
+    at.rest()
+    at.apply(scheduling="none", tasks=[{"name": "worker"}])
+    at.rest()
+    assert not at.workflows()["job"]["spec"].get("suspend")
 
 
 def test_requests_by_other_ways_stay_until_the_spec_changes(at: Lab) -> None:

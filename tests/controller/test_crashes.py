@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from diflow.common import keys
+from diflow.contrib.di_orchestrator import modules
+from diflow.contrib.di_orchestrator.modules import Group
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.record import modules
 from diflow.record.job import record_of
-from diflow.record.modules import Group
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed
 from tests.builders import template

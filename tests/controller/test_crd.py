@@ -16,12 +16,13 @@ import yaml
 from diflow import DIJob
 from diflow.common import limits
 from diflow.common.errors import InvalidError
+from diflow.contrib.di_orchestrator import crd as of_v1alpha1
+from diflow.contrib.di_orchestrator import manifest as old
 from diflow.controller import crd as generator
-from diflow.controller import crd_v1alpha1, schemas
-from diflow.jobs import v1alpha1
-from diflow.record.status.status import PHASES
-from tests import oldjobs
+from diflow.controller import schemas
+from diflow.record.status.timeline import PHASES
 from tests.builders import template
+from tests.contrib.di_orchestrator import oldjobs
 from tests.controller.refusals import NEW, dijob
 from tests.workflows import golden
 from tests.workflows.golden import jobs
@@ -84,11 +85,25 @@ def test_it_is_stored_and_served_with_a_status_and_the_columns_of_di_orchestrato
 def test_plain_kubectl_apply_takes_it(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     made = yaml.safe_load(text)
-    assert made in (crd(), crd_v1alpha1.aggregator())
+    assert made in (crd(), of_v1alpha1.aggregator())
     # As Go writes it, with escapes for the comparisons in the rules.
     kept = re.sub("[<>&]", r"\\u0000", json.dumps(made, separators=(",", ":"), ensure_ascii=False))
     assert len(kept.encode()) < 0.9 * _ANNOTATIONS
     assert len(text.encode()) < 250_000
+
+
+def test_no_list_of_objects_is_without_a_bound() -> None:
+    """40,000 empty tolerations, of 117 kB, would be megabytes of Python's objects."""
+
+    def lists(schema: Any) -> Iterator[Json]:
+        for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+            yield from lists(value)
+        if isinstance(schema, dict) and schema.get("type") == "array":
+            yield schema
+
+    found = [one for one in lists(crd()) if one["items"].get("type") == "object"]
+    assert len(found) > 100
+    assert all(0 < one["maxItems"] <= 4096 for one in found)
 
 
 def test_v1alpha1_is_served_and_each_version_keeps_the_fields_of_the_other() -> None:
@@ -102,7 +117,7 @@ def test_v1alpha1_is_served_and_each_version_keeps_the_fields_of_the_other() -> 
 def test_fields_of_v2alpha1_have_their_types_in_both_versions() -> None:
     """Its rules read them when the status is written, and fail on another type: the job would have no status."""
     old, new = (schema(name)["properties"]["spec"]["properties"] for name in ("v1alpha1", "v2alpha1"))
-    for field in set(new) - {*crd_v1alpha1.MODULES, "cleanPodPolicy", "volumes", "group", "priorityClassName"}:
+    for field in set(new) - {*of_v1alpha1.MODULES, "cleanPodPolicy", "volumes", "group", "priorityClassName"}:
         assert old[field] == {name: value for name, value in new[field].items() if name != "default"}, field
 
 
@@ -115,7 +130,7 @@ def test_jobs_with_a_coordinator_are_valid_in_both_versions() -> None:
     assert spec["cleanPodPolicy"]["default"] == "Running"
 
 
-@pytest.mark.parametrize("module", crd_v1alpha1.MODULES)
+@pytest.mark.parametrize("module", of_v1alpha1.MODULES)
 def test_what_has_no_types_in_a_job_with_a_coordinator_is_checked_by_the_controller(module: str) -> None:
     """Its three pod templates would make the schema too large for `kubectl apply`."""
     found = schema("v1alpha1")["properties"]["spec"]["properties"][module]
@@ -127,12 +142,12 @@ def test_what_has_no_types_in_a_job_with_a_coordinator_is_checked_by_the_control
         wrong: Json = {"affinity": {name: {_REQUIRED: 1}}} if is_affinity else {"container": {"lifecycle": {name: 1}}}
         given: Json = {module: {"template": template(**wrong)}}
         with pytest.raises(InvalidError) as caught:
-            v1alpha1.job_of(oldjobs.manifest(**given))
+            old.job_of(oldjobs.manifest(**given))
         assert caught.value.path.startswith(f"spec.{module}.template.spec.{path}")
 
 
 def test_an_aggregator_config_has_a_pod_template() -> None:
-    made = crd_v1alpha1.aggregator()
+    made = of_v1alpha1.aggregator()
     assert made["metadata"]["name"] == "aggregatorconfigs.diengine.opendilab.org"
     assert made["spec"]["names"]["shortNames"] == ["agconfig"]
     inside = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -182,6 +197,7 @@ def test_the_defaults_are_those_of_the_model() -> None:
         "preemptible": job.preemptible,
         "backoffLimit": job.backoff_limit,
         "cleanPodPolicy": job.clean_pod_policy,
+        "suspend": job.suspend,
     }
     task = spec["tasks"]["items"]["properties"]
     assert (task["type"]["default"], task["replicas"]["default"]) == ("none", 1)

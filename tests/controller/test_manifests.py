@@ -13,13 +13,14 @@ import yaml
 
 from diflow.cli.controlling import run as run_controller
 from diflow.common import keys
+from diflow.contrib.di_orchestrator.modules import Group
 from diflow.controller.settings import ControllerSettings
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import SERVICE_ACCOUNT, WORKFLOW
-from diflow.record.modules import Group
 from diflow.version import __version__
 from tests.allocator.manifests import Use, granted, needed, objects, one
 from tests.allocator.run.test_rbac import idle, refused
+from tests.builders import template
 from tests.controller.lab import SYSTEM, Lab, lab
 
 Json = dict[str, Any]
@@ -91,7 +92,8 @@ def test_the_pods_are_restricted_and_are_probed_on_the_metrics_port() -> None:
 
 
 def play(at: Lab) -> None:
-    """A job that waits for an account, runs, is scaled and expires; one whose namespace is gone, and a taken name."""
+    """A job that waits for an account, runs, is scaled and expires; one whose namespace is gone, a taken name, and one
+    with an account of its own."""
     at.api.remove(SERVICE_ACCOUNT, keys.WORKER_ACCOUNT)
     at.apply(ttlSecondsAfterFinished=60)
     at.step(2.0)
@@ -103,6 +105,8 @@ def play(at: Lab) -> None:
     at.cluster.edit("waits", profilings=json.dumps({"speed": 1}))
     at.api.add(WORKFLOW, {"metadata": {"name": "taken"}, "spec": {"suspend": True}})
     at.apply("taken")
+    at.api.add(SERVICE_ACCOUNT, {"metadata": {"name": "own"}})
+    at.apply("own", tasks=[{"name": "w", "template": template(serviceAccountName="own")}])
     obj = at.apply("abandoned", scheduling="gang")
     annotations = {keys.WAITED_BY: "gone"}
     at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], "annotations": annotations}})

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from diflow.common import keys
-from diflow.controller.objects import read
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD
+from diflow.record.dijob import dijob_record_of
 from tests.controller.lab import Lab, lab
 
 Json = dict[str, Any]
@@ -133,7 +133,7 @@ def test_the_jobs_of_two_tries_of_a_step_are_told_apart(at: Lab) -> None:
 
 @pytest.mark.parametrize("value", ["", "..", "a/b", "x" * 300, "a%2fb", "A", 7, None, ["x"]])
 def test_what_cannot_be_the_name_of_a_pod_is_no_step(value: Any) -> None:
-    assert read({"metadata": {"annotations": {keys.WAITED_BY: value}}}).waited_by == ""
+    assert dijob_record_of({"metadata": {"annotations": {keys.WAITED_BY: value}}}).waited_by == ""
 
 
 def test_the_result_of_a_job_is_what_its_first_replica_has_written_and_stays_when_the_pod_is_gone() -> None:

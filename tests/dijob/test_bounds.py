@@ -10,7 +10,7 @@ import pytest
 from diflow import DIJob, InvalidError, Task
 from diflow.allocator.watch.records import planning_record_of
 from diflow.common import limits
-from diflow.jobs.replica_ranges import check_size
+from diflow.record.requests.changes import check_size
 from diflow.workflows import render
 from tests.builders import job, stored, task, template
 

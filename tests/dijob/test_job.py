@@ -262,7 +262,7 @@ def test_unknown_fields_warn_by_path_and_are_left_out() -> None:
     data["extra"] = 1
     with pytest.warns(UnknownFieldWarning) as caught:
         made = DIJob.from_manifest(data)
-    paths = {warning.message.args[1] for warning in caught if isinstance(warning.message, UnknownFieldWarning)}
+    paths = {warning.message.path for warning in caught if isinstance(warning.message, UnknownFieldWarning)}
     assert paths == {
         "extra",
         "metadata.owner",
@@ -463,3 +463,28 @@ def test_what_is_left_out_of_a_template_is_said_each_time() -> None:
     for _ in range(2):
         with pytest.warns(UnknownFieldWarning, match="nonsense"):
             Task(name="a", template=template(nonsense=1))
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "is_refused"),
+    [
+        ({}, "system-cluster-critical", True),
+        ({"priority": "normal"}, "diflow-high", True),
+        ({"priority": "normal", "scheduling": "none"}, "diflow-high", True),
+        ({"priority": "high", "scheduling": "gang"}, "team-a", True),
+        ({"scheduling": "gang"}, "team-a", True),
+        ({"priority": "high"}, "diflow-high", False),
+        ({}, "diflow-normal", False),
+        ({"scheduling": "none"}, "team-a", False),
+    ],
+)
+def test_a_priority_class_beside_the_priority_is_refused(spec: dict[str, Any], given: str, is_refused: bool) -> None:
+    """By the former go the rules for queues and namespaces, by the latter kube-scheduler."""
+    of_task = template()
+    of_task["spec"]["priorityClassName"] = given
+    if not is_refused:
+        DIJob.from_manifest(manifest(tasks=[learner(template=of_task)], **spec))
+        return
+    error = invalid(tasks=[learner(), {"type": "none", "name": "b", "template": of_task}], **spec)
+    assert error.path == "spec.tasks[1].template.spec.priorityClassName"
+    assert f"is {given}, beside spec.priority" in error.message

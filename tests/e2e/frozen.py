@@ -13,10 +13,12 @@ import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import urllib3
 
+from diflow.allocator.watch.records import planning_record_of
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
@@ -59,6 +61,20 @@ class Holding:
         return answer
 
 
+class _Unknown:
+    """Nothing is known of the cluster's objects."""
+
+    read = staticmethod(planning_record_of)
+
+    def apply_write_response(self, *_: object) -> None: ...
+
+    def may_read(self, _: str) -> bool:
+        return True
+
+    def paid_by(self, _: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 def writer(cluster: Cluster, *, namespace: str, identity: str) -> tuple[Elector, Executor]:
     """A candidate for the allocator's Lease, and what sends writes under it, one at a time."""
     elector = Elector(
@@ -71,7 +87,7 @@ def writer(cluster: Cluster, *, namespace: str, identity: str) -> tuple[Elector,
     executor = Executor(
         cluster,
         elector,
-        on_response=lambda *_: None,
+        objects=_Unknown(),
         progress=lambda: None,
         sign=lambda *_: "",
         mark=lambda _: {},

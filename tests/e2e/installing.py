@@ -131,5 +131,5 @@ def _move(obj: dict[str, Any], *, home: str, watched: str, setting: str) -> None
         container["resources"]["requests"]["cpu"] = "10m"
     if kind == "CronWorkflow":
         obj["spec"]["workflowSpec"]["templates"][0]["container"]["env"].append(only)
-    if kind == "ConfigMap" and "namespace" in obj["data"]:
+    if kind == "ConfigMap" and "namespace" in obj.get("data", {}):
         obj["data"]["namespace"] = home

@@ -12,9 +12,9 @@ import yaml
 
 from diflow.common.errors import InvalidError
 from diflow.jobs.dijobs import DIJOB
-from tests import oldjobs
 from tests.builders import template
 from tests.clusters import ROOT, CommandError, TestCluster, alone, wait_until
+from tests.contrib.di_orchestrator import oldjobs
 from tests.controller.refusals import CHANGED, NEW, SCALED, WHAT_CAN, dijob
 from tests.e2e.live import Live
 
@@ -185,6 +185,7 @@ def test_those_who_may_view_or_edit_a_namespace_may_do_so_with_its_jobs(live: Li
     assert [may("watch", kind) for kind in ("dijobs", "aggregatorconfigs")] == ["yes", "yes"]
     assert [may(verb, "dijobs") for verb in ("create", "patch", "delete")] == [verbs] * 3
     assert may("patch", "dijobs", "--subresource=status") == verbs
+    assert may("create", "podtemplates") == verbs
 
 
 def test_kubectl_explains_a_container_and_prints_the_columns(live: Live) -> None:

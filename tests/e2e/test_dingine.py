@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from diflow.common import keys
-from tests import oldjobs
 from tests.clusters import ROOT, TestCluster, wait_until
+from tests.contrib.di_orchestrator import oldjobs
 from tests.e2e import installing
 from tests.e2e.live import Live, pod_name
 from tests.e2e.test_crd import install

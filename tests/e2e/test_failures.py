@@ -99,10 +99,15 @@ def test_preemption_does_not_use_the_limit_up(live: Live) -> None:
     node = live.node()
     cores = int(node["status"]["allocatable"]["cpu"])
     most: dict[str, Any] = {"container": {"resources": {"requests": {"cpu": f"{cores * 550}m", "memory": "16Mi"}}}}
+    # By kube-scheduler, for a class that is none of diflow's: for those it stops no pod.
+    preempting = f"{live.namespace}-preempts"
+    live.kubectl("create", "priorityclass", preempting, "--value=2000")
     low = live.submit(job(task("learner", live.until_open("low"), **most), name="low", backoff_limit=0))
     before = live.running(low, 1)
-    high = live.submit(job(task("learner", run(3), **most), name="high", backoff_limit=0, priority="high"))
+    most["priorityClassName"] = preempting
+    high = live.submit(job(task("learner", run(3), **most), name="high", backoff_limit=0, scheduling="none"))
     live.ends(high, "Succeeded")
+    live.kubectl("delete", "priorityclass", preempting)
     live.open("low")
     live.ends(low, "Succeeded")
     assert len(finishers(live, low, "learner") - uids(before)) == 1, "it was preempted and started again"

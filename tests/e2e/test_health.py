@@ -11,7 +11,7 @@ import pytest
 
 from diflow import DIJob, Task
 from diflow.dijob.model import Health
-from diflow.record import signals, untrusted
+from diflow.record import signals
 from diflow.record.health import HealthState
 from diflow.record.job import record_of
 from diflow.record.signals import Signals
@@ -93,7 +93,7 @@ def _job() -> DIJob:
 
 
 def _signals(live: Live, name: str) -> Signals | None:
-    return signals.of(untrusted.mapping(record_of(live.workflow(name)).texts.profilings))
+    return signals.of(record_of(live.workflow(name)).texts.profilings)
 
 
 def _steps(live: Live, name: str) -> tuple[int, ...]:

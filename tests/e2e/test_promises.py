@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task
-from diflow.allocator.watch import signature
+from diflow.allocator import signature
 from diflow.common import keys
 from tests.builders import template
 from tests.clusters import TestCluster, wait_until

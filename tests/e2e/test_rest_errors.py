@@ -13,13 +13,13 @@ import pytest
 import requests
 
 from diflow.workflows import render
-from tests import oldjobs
 from tests.builders import job, task, template
 from tests.clusters import TestCluster, wait_until
+from tests.contrib.di_orchestrator import oldjobs
+from tests.contrib.di_orchestrator.test_routes import ERRORS
 from tests.e2e.live import Live
 from tests.e2e.test_v1alpha1 import Rest, running, server
 from tests.server.api.test_replicas import BODIES, PATHS
-from tests.server.api.test_v1alpha1 import ERRORS
 from tests.server.place import mixed
 
 pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("node")]

@@ -29,5 +29,8 @@ def test_a_job_runs_where_only_restricted_pods_may(restricted: Live) -> None:
                 initContainers=[own])  # fmt: skip
     name = restricted.submit(job(task("learner", "id -u"), said, name="confined", backoff_limit=0))
     restricted.ends(name, "Succeeded")
+    partly = task("learner", "true", securityContext={"fsGroup": 2000},
+                  container={"securityContext": {"readOnlyRootFilesystem": True}})  # fmt: skip
+    restricted.ends(restricted.submit(job(partly, name="partly", backoff_limit=0)), "Succeeded")
     (pod,) = restricted.pods(name, "collector")
     assert "1234" in restricted.logs(pod_name(pod)).splitlines()

@@ -20,9 +20,9 @@ import pytest
 import requests
 
 from diflow.common import keys
-from tests import oldjobs
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
+from tests.contrib.di_orchestrator import oldjobs
 from tests.e2e.allocators import zone
 from tests.e2e.live import FAKE, Live
 from tests.e2e.test_crd import install

@@ -88,7 +88,7 @@ def test_at_each_moment_every_queue_has_what_it_deserves_in_time_and_the_command
         seen = observer.look(at.api.cluster())
         data = {
             "queues": [{"name": row.name, **_row(row)} for row in queue_rows(seen)],
-            "waiting": [{"name": row.name} for row in job_rows(seen) if row.is_waiting],
+            "waiting": [{"name": row.name} for row in job_rows(seen) if row.is_queued],
         }
         assert checks.queues_told(data, moment, after) == []
         for part in present(moment):

@@ -43,8 +43,10 @@ def plain_pod(template: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
     metadata = template.get("metadata") or {}
     spec = template.get("spec")
     if isinstance(spec, dict):
-        dropped = ("restartPolicy", "hostname", "subdomain")  # set by diflow
-        spec = {key: value for key, value in spec.items() if key not in dropped} | {"restartPolicy": "Never"}
+        dropped = ("hostname", "subdomain")  # set by diflow
+        spec = {key: value for key, value in spec.items() if key not in dropped}
+        if spec.get("restartPolicy") in (None, "", "OnFailure", "Always"):  # another text is refused
+            spec["restartPolicy"] = "Never"
         own = spec.get("volumes")
         if volumes and (own is None or isinstance(own, list)):
             taken = [volume.get("name") for volume in own or [] if isinstance(volume, dict)]

@@ -56,7 +56,7 @@ _BY_KEY: dict[str, tuple[Any, ...]] = {
     "path": ("p", "a/b", "/a", "../a", "..a", "", "a/..", "..", "/"),
     "port": (80, 0, 65536, "http", "HTTP", "a-", "a--b", "1", "x" * 16, ""),
     "preemptionPolicy": ("PreemptLowerPriority", "Never", "", "Other"),
-    "priorityClassName": ("diflow-high", "", "A B"),
+    "priorityClassName": ("diflow-normal", "", "A B"),
     "procMount": ("Default", "Unmasked", ""),
     "protocol": ("TCP", "UDP", "SCTP", "", "tcp"),
     "recursiveReadOnly": ("Disabled", "Enabled", "IfPossible", ""),
@@ -116,7 +116,13 @@ class Maker:
         """A manifest changed at any place, outside the tasks too."""
         made = self.manifest()
         made["metadata"] |= {"labels": {"a": "b"}, "annotations": {"a": "b"}}
-        made["spec"] |= {"priority": "high", "preemptible": True, "backoffLimit": 2, "scheduling": "gang", "queue": "q"}
+        made["spec"] |= {
+            "priority": "normal",
+            "preemptible": True,
+            "backoffLimit": 2,
+            "scheduling": "gang",
+            "queue": "q",
+        }
         for _ in range(self.random.choice([1, 2, 5])):
             made = self._mutated(made)
         return made
@@ -158,7 +164,7 @@ class Maker:
                 "imagePullSecrets": lambda: [{"name": "registry"}],
                 "nodeSelector": lambda: {"disk": "ssd", "example.com/zone": "a"},
                 "preemptionPolicy": lambda: "PreemptLowerPriority",
-                "priorityClassName": lambda: "diflow-high",
+                "priorityClassName": lambda: "diflow-normal",
                 "readinessGates": lambda: [{"conditionType": "example.com/ready"}],
                 "resourceClaims": lambda: [{"name": "gpu", "resourceClaimName": "c"}],
                 "schedulerName": lambda: "mine",

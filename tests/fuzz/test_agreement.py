@@ -1,8 +1,9 @@
-"""What `lint` accepts the API server accepts, and what it refuses the API server refuses, by a dry run of both.
+"""What `lint --cluster` accepts the API server accepts, and what it refuses the API server refuses, by dry runs.
 
-A job that is accepted is rendered. Its Workflow and the Pods that Argo's controller would make of it are created, with
-`dryRun=All` and unknown fields refused. Of a job that is refused each task's template is created as it is, as a Pod and
-as a part of a Workflow: one of them must be refused as well, unless the rule is diflow's or Argo's own (`OWN`).
+A job that is accepted, by the rules that need no cluster and as PodTemplates, is rendered. Its Workflow and the Pods
+that Argo's controller would make of it are created, with `dryRun=All` and unknown fields refused. Of a job that is
+refused each task's template is created as it is, as a Pod and as a part of a Workflow: one of them must be refused as
+well, unless the rule is diflow's or Argo's own (`OWN`).
 
 DIFLOW_FUZZ_SPECS says how many jobs (150 by default); DIFLOW_FUZZ_SEED is the first one's seed.
 """
@@ -25,6 +26,8 @@ import requests
 
 from diflow import DIJob, InvalidError, UnknownFieldWarning
 from diflow.dijob.settings import RenderSettings
+from diflow.jobs.checks import templates
+from diflow.kube.api import Cluster
 from diflow.workflows import render
 from tests.clusters import TestCluster
 from tests.fuzz.argopods import plain_pod, plain_workflow, pods
@@ -112,16 +115,20 @@ class DryRun:
         return next(filter(None, (self.refusal(body, unknown_fields="Ignore") for body in ways)), "")
 
 
-def rendered(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The Workflow of a job. Raises InvalidError, as `lint` does."""
-    return render(DIJob.from_manifest(manifest), settings=RenderSettings())
+def rendered(manifest: dict[str, Any], *, cluster: Cluster | None = None) -> dict[str, Any]:
+    """The Workflow of a job. Raises InvalidError, as `lint` does; with a cluster as `lint --cluster`."""
+    job = DIJob.from_manifest(manifest)
+    workflow = render(job, settings=RenderSettings())
+    if cluster is not None:
+        templates.check(cluster, job, namespace=job.namespace or "default", tell=pytest.fail)
+    return workflow
 
 
-def disagreement(server: DryRun, manifest: dict[str, Any], namespace: str) -> tuple[str, str]:
+def disagreement(server: DryRun, cluster: Cluster, manifest: dict[str, Any], namespace: str) -> tuple[str, str]:
     """The results of lint and the API server for a job (`yes` or `no`), and their difference."""
     manifest["metadata"]["namespace"] = namespace
     try:
-        workflow = rendered(manifest)
+        workflow = rendered(manifest, cluster=cluster)
     except InvalidError as error:
         if OWN.search(str(error)):
             return "no by a rule of its own", ""
@@ -142,7 +149,7 @@ def test_lint_and_the_api_server_agree(argo40: TestCluster) -> None:
         warnings.simplefilter("ignore", UnknownFieldWarning)
         server = DryRun(argo40.kubeconfig, namespace)
         for seed in range(SEED, SEED + SPECS):
-            answer, difference = disagreement(server, Maker(seed).manifest(), namespace)
+            answer, difference = disagreement(server, argo40.api, Maker(seed).manifest(), namespace)
             said[answer] += 1
             if difference:
                 print(f"seed {seed}: {difference}")  # noqa: T201

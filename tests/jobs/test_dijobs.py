@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from diflow.jobs import dijobs
+from diflow.record.dijob import dijob_record_of
 from tests.controller.refusals import dijob
 
 
@@ -24,7 +25,7 @@ def test_threads_that_read_jobs_at_once_mix_up_no_unknown_fields(capfd: pytest.C
     names = [f"job{i}" for i in range(4)]
 
     def read_often(name: str) -> set[tuple[str, ...]]:
-        return {dijobs.read(_with_unknown(name))[1] for _ in range(100)}
+        return {dijobs.read(dijob_record_of(_with_unknown(name)))[1] for _ in range(100)}
 
     filters, show = list(warnings.filters), warnings.showwarning
     interval = sys.getswitchinterval()

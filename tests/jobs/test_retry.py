@@ -41,16 +41,22 @@ def nodes(workflow: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {node["name"]: node for node in raw(workflow)[0].values()}
 
 
+def again(workflow: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """The Workflow after a retry, and the nodes whose pods are deleted."""
+    patch, forgotten = retried(workflow, now=_NOW)
+    return merge(workflow, patch), forgotten
+
+
 def test_a_preemptible_job_restarts_its_round() -> None:
     old = recorded("preemptible-used-up")
-    new, forgotten = retried(old, now=_NOW)
+    new, forgotten = again(old)
     assert set(nodes(new)) == {"pre", "pre.round"}
     pods = {node["id"] for node in nodes(old).values() if node["type"] == "Pod"}
     assert forgotten == pods
 
 
 def test_replicas_of_a_job_that_failed_are_all_forgotten_with_their_attempts() -> None:
-    new, forgotten = retried(recorded("retried-and-failed"), now=_NOW)
+    new, forgotten = again(recorded("retried-and-failed"))
     kept = nodes(new)
     assert not [name for name, node in kept.items() if node["type"] == "Pod"]
     assert {node["phase"] for node in kept.values()} == {"Running"}
@@ -64,7 +70,7 @@ def test_what_is_kept_refers_to_nothing_that_is_forgotten() -> None:
             node["children"] = list(workflow["status"]["nodes"])
         if workflow["status"]["phase"] != "Failed":
             continue
-        new, _ = retried(workflow, now=_NOW)
+        new, _ = again(workflow)
         kept = set(new["status"]["nodes"])
         for node in new["status"]["nodes"].values():
             assert set(node["children"]) <= kept
@@ -80,7 +86,7 @@ def test_a_succeeded_replica_keeps_the_attempts_that_failed_before_it() -> None:
         (".round(0:1).collector(0:0)", "Retry", "Failed"),
     ):  # fmt: skip
         job.node(name, kind=kind, phase=phase)
-    new, forgotten = retried(job.ended(20, "Failed").workflow(), now=_NOW)
+    new, forgotten = again(job.ended(20, "Failed").workflow())
     learners = [node for name, node in nodes(new).items() if ".learner(0:0)(" in name]
     assert sorted(node["phase"] for node in learners) == ["Failed", "Succeeded"]
     assert forgotten == {"id-job.round(0:1).collector(0:0)(0).collector(0)"}
@@ -90,11 +96,11 @@ def test_the_workflow_looks_to_argo_as_if_it_had_not_ended() -> None:
     old = recorded("failed-at-once")
     old["status"]["conditions"] = [{"type": "Completed", "status": "True"}, {"type": "PodRunning", "status": "False"}]
     before = copy.deepcopy(old)
-    new, _ = retried(old, now=_NOW)
+    new, _ = again(old)
     assert old == before
     assert "shutdown" not in new["spec"]
     assert not {"phase", "message"} & set(new["status"])
-    assert (new["status"]["startedAt"], new["status"]["finishedAt"]) == (_NOW, None)
+    assert (new["status"]["startedAt"], new["status"].get("finishedAt")) == (_NOW, None)
     assert "workflows.argoproj.io/completed" not in new["metadata"]["labels"]
     assert new["status"]["conditions"][0] == {"type": "Completed", "status": "False"}
     assert new["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "diflow"
@@ -104,14 +110,14 @@ def test_a_retry_has_its_whole_limit_and_no_old_reason() -> None:
     job = SeenJob("job", learner=1).all_ready().shutdown().decided("stop", "too many restarts")
     health = HealthState("1", why="no sign of life", restarts=3, silent=frozenset({0})).text()
     job.annotations |= {"diflow/restarts-before": "3", "diflow/rounds-before": "2", "diflow/health": health}
-    new, _ = retried(job.ended(9, "Failed").workflow(), now=_NOW)
+    new, _ = again(job.ended(9, "Failed").workflow())
     assert set(new["metadata"]["annotations"]) == {"diflow/dijob", "diflow/rounds-before"}
 
 
 def test_packed_nodes_stay_packed() -> None:
     """Plain, they may be more than the API server takes."""
     job = SeenJob("job", learner=1).all_ready().node("", kind="DAG", phase="Failed")
-    new, _ = retried(job.ended(9, "Failed").compressed(), now=_NOW)
+    new, _ = again(job.ended(9, "Failed").compressed())
     assert "nodes" not in new["status"]
     assert set(nodes(new)) == {"job"}
 
@@ -121,7 +127,7 @@ def test_only_a_failed_job_can_be_retried(phase: str) -> None:
     job = SeenJob("job", learner=1).all_ready()
     job.status["phase"] = phase
     with pytest.raises(ConflictError, match="only a failed job can be retried"):
-        retried(job.workflow(), now=_NOW)
+        again(job.workflow())
 
 
 def test_the_limits_of_its_check_and_of_its_health_begin_again_and_bad_nodes_stay_left_out() -> None:
@@ -133,14 +139,14 @@ def test_the_limits_of_its_check_and_of_its_health_begin_again_and_bad_nodes_sta
     old["metadata"]["annotations"] |= {
         keys.EXCLUDED: excluded.to_json(), keys.HEALTH: HealthState("1", restarts=3).text(),
     }  # fmt: skip
-    new, _ = retried(old, now=_NOW)
+    new, _ = again(old)
     found = Exclusions.parse(new["metadata"]["annotations"][keys.EXCLUDED])
     assert (nodecheck.moves(excluded), nodecheck.moves(found)) == (2, 0)
     assert found.at(1e9) == {"a", "b"}
     assert found.knows("1/w/2/0/0/0@")
     assert keys.HEALTH not in new["metadata"]["annotations"]
     old["metadata"]["annotations"][keys.EXCLUDED] = "{"
-    new, _ = retried(old, now=_NOW)
+    new, _ = again(old)
     assert new["metadata"]["annotations"][keys.EXCLUDED] == "[]"
 
 
@@ -296,7 +302,7 @@ def test_a_job_that_was_stopped_after_argo_retry_is_retried_as_any_failed_job(di
 def test_a_job_that_failed_before_it_had_nodes_gets_none_that_are_packed() -> None:
     workflow = SeenJob("job", learner=1).ended(9, "Failed").workflow()
     workflow["status"].pop("nodes", None)
-    new, _ = retried(workflow, now=_NOW)
+    new, _ = again(workflow)
     assert new["status"]["nodes"] == {}
     assert "compressedNodes" not in new["status"]
 
@@ -305,7 +311,7 @@ def test_a_job_that_failed_before_it_had_nodes_gets_none_that_are_packed() -> No
 def test_forged_nodes_do_not_stop_a_retry(forged: Any) -> None:
     workflow = SeenJob("job", learner=1).all_ready().ended(9, "Failed").workflow()
     workflow["status"]["nodes"]["forged"] = forged
-    new, _ = retried(workflow, now=_NOW)
+    new, _ = again(workflow)
     assert new["status"]["startedAt"] == _NOW
 
 

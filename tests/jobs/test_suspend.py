@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 
 from diflow.common import keys
+from diflow.common.clock import Clock
+from diflow.common.errors import ConflictError
 from diflow.jobs import suspend
-from diflow.kube.kinds import WORKFLOW
+from diflow.jobs.suspend import Stopped
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import ADMITTED
+from diflow.record.untrusted import seconds
+from diflow.workflows import render
 from tests.builders import job
 from tests.cli.runner import Cli
-from tests.kube.fakeapi import Answer, Request
+from tests.kube.fakeapi import Answer, Request, status
 
 PLACED = '{"until":1767323100,"1/learner/0/0/0":"node-a"}'
 NODES = {"job": {"id": "job", "name": "job", "type": "DAG", "phase": "Running"}}
@@ -22,8 +27,6 @@ NODES = {"job": {"id": "job", "name": "job", "type": "DAG", "phase": "Running"}}
 def waiting(diflow: Cli, *, places: str = "{}", suspended: bool = True, **status: Any) -> None:
     """Add a gang's Workflow as it was submitted, and taken up by Argo."""
     body = job(name="job", scheduling="gang").model_copy(update={"namespace": "default"})
-    from diflow.workflows import render
-
     made = render(body)
     for item in made["spec"]["arguments"]["parameters"]:
         if item["name"] == keys.PARAM_PLACES:
@@ -138,3 +141,102 @@ def test_the_commands_say_what_they_did(diflow: Cli) -> None:
     shown = diflow("describe", "job").out
     assert "waits for the allocator" in shown
     assert "suspended" not in shown
+
+
+# --- pods that go on --------------------------------------------------------------------------------------------------
+
+
+def running(diflow: Cli, name: str = "job-w-0", *, of: str = "job", phase: str = "Running", **spec: Any) -> str:
+    """Add a pod of the job as its kubelet reports it; it was started at 03:04:05. Returns its path."""
+    uid = stored(diflow)["metadata"]["uid"]
+    main = {"name": "main", "state": {"running": {"startedAt": "2026-01-02T03:04:06Z"}}}
+    body = {
+        "metadata": {
+            "name": name,
+            "uid": f"uid-{name}",
+            "labels": {keys.OPERATOR: keys.OPERATOR_VALUE, keys.ARGO_WORKFLOW: of},
+            "annotations": {keys.ARGO_NODE_NAME: f"{of}.round(0:1).learner(0:0).learner(0)"},
+            "ownerReferences": [{"kind": "Workflow", "name": of, "uid": uid}],
+        },
+        "spec": {"nodeName": "node-a", "terminationGracePeriodSeconds": 60, **spec},
+        "status": {"phase": phase, "startTime": "2026-01-02T03:04:05Z", "containerStatuses": [main]},
+    }
+    diflow.api.add(POD, body)
+    return f"{POD.path('default')}/{name}"
+
+
+def alone(diflow: Cli, **status: Any) -> None:
+    """Add the Workflow of a job that Argo alone runs."""
+    made = render(job(name="job").model_copy(update={"namespace": "default"}))
+    diflow.api.add(WORKFLOW, {**made, "status": {"phase": "Running", **status}})
+
+
+def deadline(diflow: Cli, name: str = "job-w-0") -> Any:
+    return diflow.api.objects[POD.path("default")][name]["spec"].get("activeDeadlineSeconds")
+
+
+HALF_AN_HOUR = Clock(wall=lambda: seconds("2026-01-02T03:34:05Z"))
+
+
+def test_the_pods_of_a_job_that_argo_alone_runs_get_a_deadline_after_their_grace_period(diflow: Cli) -> None:
+    alone(diflow)
+    running(diflow)
+    cluster = diflow.api.cluster()
+    assert suspend.stop("job", cluster=cluster, clock=HALF_AN_HOUR) == Stopped(late=1)
+    skew = cluster.clock_skew_seconds() or 0.0
+    assert deadline(diflow) == pytest.approx(1800 + 60 + 5 + skew, abs=1)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"activeDeadlineSeconds": 2},  # ends earlier, by its template
+        {"phase": "Succeeded"},
+        {"of": "other"},
+    ],
+)
+def test_no_other_pod_gets_a_deadline(diflow: Cli, others: dict[str, Any]) -> None:
+    alone(diflow)
+    running(diflow, **others)
+    suspend.stop("job", cluster=diflow.api.cluster(), clock=HALF_AN_HOUR)
+    assert diflow.api.seen("PATCH", "/pods/") == []
+
+
+def test_the_allocator_ends_the_pods_of_a_job_that_it_places(diflow: Cli) -> None:
+    waiting(diflow, places=PLACED, suspended=False, nodes=NODES)
+    running(diflow)
+    assert suspend.stop("job", cluster=diflow.api.cluster()) == Stopped()
+    assert diflow.api.seen("GET", "/pods") == []
+
+
+@pytest.mark.parametrize("is_gang", [False, True])
+def test_a_stop_of_a_job_that_has_ended_ends_the_pods_that_still_run(diflow: Cli, is_gang: bool) -> None:
+    if is_gang:
+        waiting(diflow, places=PLACED, suspended=False, nodes=NODES, phase="Failed")
+    else:
+        alone(diflow, phase="Failed")
+    running(diflow)
+    done = diflow("stop", "job")
+    assert done.code == 0
+    assert "job has ended already; 1 pod of it still runs and is stopped by the kubelet" in done.err
+    assert deadline(diflow) is not None
+    assert "shutdown" not in stored(diflow)["spec"]
+
+
+def test_a_job_that_has_ended_without_such_pods_cannot_be_stopped(diflow: Cli) -> None:
+    alone(diflow, phase="Failed")
+    running(diflow, phase="Failed")
+    with pytest.raises(ConflictError, match="job job has ended already"):
+        suspend.stop("job", cluster=diflow.api.cluster())
+
+
+def test_a_user_who_may_not_change_pods_is_told_so_after_the_stop(diflow: Cli) -> None:
+    alone(diflow)
+    running(diflow)
+
+    diflow.api.fail(status(403, "pods is forbidden", reason="Forbidden"), method="PATCH", path="/pods/")
+    said = diflow("stop", "job")
+    assert said.code == 0
+    assert "job is being stopped" in said.err
+    assert "its pods get no deadline, and one that ignores SIGTERM runs until the job is deleted: " in said.err
+    assert stored(diflow)["spec"]["shutdown"] == "Stop"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -200,6 +201,8 @@ class FakeApi:
         if request.path.endswith("/selfsubjectaccessreviews"):
             a = request.body["spec"]["resourceAttributes"]
             return Answer(body={"status": {"allowed": (a["verb"], a["resource"]) not in self.denied}})
+        if request.path.endswith("/localsubjectaccessreviews"):
+            return Answer(201, {"status": {"allowed": True}})
         path, subresource = request.path, ""
         if path.endswith("/status"):
             path, _, subresource = path.rpartition("/")
@@ -396,8 +399,8 @@ def merge(old: Any, change: Any) -> Any:
     return out
 
 
+from diflow.contrib.di_orchestrator.manifest import AGGREGATOR_CONFIG  # noqa: E402
 from diflow.jobs.dijobs import DIJOB  # noqa: E402 (only for what follows)
-from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG  # noqa: E402
 from diflow.kube import kinds as _all  # noqa: E402
 
 _KINDS = [DIJOB, AGGREGATOR_CONFIG, *(kind for kind in vars(_all).values() if isinstance(kind, Kind))]
@@ -468,13 +471,16 @@ STALL = "<a second of silence>"
 
 
 @contextmanager
-def serving() -> Iterator[FakeApi]:
-    """A server on a free port of this machine."""
+def serving(context: ssl.SSLContext | None = None) -> Iterator[FakeApi]:
+    """A server on a free port of this machine, with TLS if a context is given."""
     api = FakeApi()
     handler = type("Handler", (_Handler,), {"api": api})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    api.url = f"http://127.0.0.1:{server.server_address[1]}"
+    api.url = f"http{'s' if context else ''}://127.0.0.1:{server.server_address[1]}"
+    if context:
+        # The handshake is made by the thread of the connection.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -80,6 +80,18 @@ def test_who_takes_a_free_lease_leads_with_the_next_epoch(api: FakeApi) -> None:
     } | {"renewTime": "1970-01-01T00:00:00.000000Z"}  # fmt: skip
 
 
+def test_it_knows_for_how_long_it_has_led(api: FakeApi) -> None:
+    free(api)
+    clock = Time()
+    first = elector(api, "a", clock)
+    clock.move(500)
+    assert first.leading_seconds == 0
+    first.try_acquire()
+    clock.move(3)
+    first.renew()
+    assert first.leading_seconds == 3
+
+
 def test_before_it_leads_nothing_may_be_written(api: FakeApi) -> None:
     found = elector(api, "a", Time())
     assert not found.is_leader()

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from diflow.common.clock import Clock
+from diflow.common.kept import KeptBytes
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.kube.reflector import Pace, Reflector
+from diflow.kube.reflector import Pace, Reflector, make_room
 from diflow.kube.refusals import Target
 from tests.allocator.faults import Refusing, Time, client, eventually
 from tests.kube.fakeapi import CUT, Answer, FakeApi, Request, Rule, serving, status
@@ -795,3 +796,27 @@ def test_a_workflow_far_larger_than_what_is_kept_of_it_does_not_stay_in_memory(a
             assert sum(trace.size for trace in held.traces) < 500_000, "one such Workflow alone has more than that"
     finally:
         tracemalloc.stop()
+
+
+def test_an_object_that_replaces_another_between_two_lists_is_counted(api: FakeApi) -> None:
+    kept = KeptBytes(10**6)
+
+    def counted(obj: Json) -> Json:
+        assert kept.admits((obj["metadata"]["namespace"], obj["metadata"]["name"]), obj)
+        return obj
+
+    def changed(_: str, key: tuple[str, str], __: Json | None, new: Json | None) -> None:
+        make_room(kept, seen.reflector, key, new)
+
+    seen: Seen = Seen(client(api), trim=counted, on_change=changed)
+    api.add(POD, pod("a", metadata={"uid": "first"}))
+    seen.reflector._list()
+    assert seen.reflector.trouble == ""
+    before = kept.bytes_in("default")
+    api.remove(POD, "a")
+    api.add(POD, pod("a", metadata={"uid": "other"}))
+    seen.reflector._list()
+    assert 0 < before <= kept.bytes_in("default") < before * 1.1
+    api.remove(POD, "a")
+    seen.reflector._list()
+    assert kept.bytes_in("default") == 0

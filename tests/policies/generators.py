@@ -117,6 +117,8 @@ def random_snapshot(
         node_domain=np.zeros((0, n), dtype=np.int64),
         job_required=np.full(j, -1, dtype=np.int64),
         role_unit=np.ones(g, dtype=np.int64),
+        job_modest=np.zeros(j, dtype=np.bool_),
+        spared=np.zeros((0, 3), dtype=np.int64),
     )
     # A separate generator for what was added later, so that nothing else changes.
     own = rng.spawn(1)[0]

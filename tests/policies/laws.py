@@ -12,7 +12,9 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray
 from diflow.allocator.model.plan import Action, Plan, carry_out, changes, keep_plan
 from diflow.allocator.model.reasons import (
+    Crowded,
     DoesNotFitElsewhere,
+    LentToPreemptible,
     NoNodes,
     NoSuchQueue,
     QueueCap,
@@ -29,7 +31,7 @@ from tests.policies.permute import permuted, same_decisions
 KEEP_TO_A_POOL = ("goodput", "fair+goodput")
 """The policies that keep a job inside one pool. `fair` also starts gangs across pools, between queues."""
 WAIT, PREEMPT = int(Action.WAIT), int(Action.PREEMPT)
-EXCUSED = (Reserved, QueueCap, QueueShare, NoSuchQueue, TooBig, NoNodes)
+EXCUSED = (Reserved, QueueCap, LentToPreemptible, QueueShare, NoSuchQueue, TooBig, Crowded, NoNodes)
 """Reasons to wait other than free capacity: a quota, a reservation, or a gang that does not fit on the empty cluster.
 """
 

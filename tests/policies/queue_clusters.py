@@ -86,6 +86,8 @@ def queue_cluster(rng: np.random.Generator, *, jobs: int = 9, nodes: int = 4) ->
         node_domain=np.zeros((0, n), dtype=np.int64),
         job_required=np.full(j, -1, dtype=np.int64),
         role_unit=np.ones(j, dtype=np.int64),
+        job_modest=np.zeros(j, dtype=np.bool_),
+        spared=np.zeros((0, 3), dtype=np.int64),
     )
     held = _with_holders(rng, snapshot)
     # A separate generator, so that the other draws stay as they were.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, IntArray
-from diflow.allocator.model.plan import Plan, carry_out
+from diflow.allocator.model.plan import Plan, carry_out, keep_plan
 from diflow.allocator.model.reasons import Reclaimed, Reserved
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.prepared import prepared
@@ -22,6 +22,7 @@ from diflow.allocator.policies.fair.shares import shares_by
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.turns import last_older_start, turn_of, waits_since
 from diflow.allocator.policies.waiting import Feasibility
+from tests.policies.reasons import fixed_room
 
 SLACK = 1e-6
 """Shares that differ by less are equal."""
@@ -154,7 +155,8 @@ class Cluster:
         return out
 
     def fits(self, job: int, role: int, count: int, given: Exchange | None = None) -> bool:
-        """Whether `count` more replicas of a job's only role fit on nodes and within caps, instead of `given`."""
+        """Whether `count` more replicas of a job's only role fit on nodes, within caps, and beside what other queues
+        could claim of a job that is not preemptible, instead of `given`."""
         s = self.s
         request, nodes = s.role_request[role], s.eligible(role)
         if s.job_pinned[job] and self.pods[role].any():
@@ -169,6 +171,10 @@ class Cluster:
         need = count * request
         for q in self.chains[s.job_queue[job]]:
             if ((used[q] + need > s.queue_cap[q]) & asked).any():
+                return False
+        if not s.job_preemptible[job] and s.queue_guarantee.any():
+            room = np.array(fixed_room(s, keep_plan(s, "law"), job))
+            if ((need > room) & asked).any():
                 return False
         if not nodes.any():
             return False

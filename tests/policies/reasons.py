@@ -16,14 +16,17 @@ import numpy as np
 
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.reasons import (
+    Crowded,
     DoesNotFit,
     Fits,
     GaveBackReservation,
     Grown,
     GuaranteedElsewhere,
+    GuaranteeHeld,
     ItsTurn,
     Kept,
     KeptNotPreemptible,
+    LentToPreemptible,
     Loss,
     NoNodes,
     NoSuchQueue,
@@ -42,6 +45,7 @@ from diflow.allocator.model.reasons import (
     TooBig,
 )
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fair.prepared import prepared
 from tests.policies import laws
 from tests.policies.deserving import Tree
 
@@ -250,16 +254,28 @@ def _does_not_fit(look: Look, job: int, reason: DoesNotFit) -> str:
 def _too_big(look: Look, job: int, reason: TooBig) -> str:
     if look.s.job_refusal[job]:
         return ""
-    s = look.s
-    empty = s.node_allocatable - s.node_foreign
-    rooms = laws.rooms(s, job)
-    if any(
-        all(look._slots(r, empty, look.open_to(r) & room) >= s.role_min[r] for r in look.roles(job)) for room in rooms
-    ):
+    return _lacks(look, job, reason, look.s.node_allocatable, is_open=False)
+
+
+def _crowded(look: Look, job: int, reason: Crowded) -> str:
+    empty = TooBig(reason.needs, reason.fits)
+    if not _lacks(look, job, empty, look.s.node_allocatable, is_open=False):
+        return "it fits not even on open and empty nodes"
+    return _lacks(look, job, reason, look.s.node_allocatable - look.s.node_foreign, is_open=True)
+
+
+def _lacks(look: Look, job: int, reason: TooBig | Crowded, empty: Any, *, is_open: bool) -> str:
+    """Whether the gang fits nowhere in `empty`, and a role of it lacks as many as the reason says."""
+    s, rooms = look.s, laws.rooms(look.s, job)
+
+    def most(role: int, room: Any) -> int:
+        where = look.open_to(role) if is_open else s.class_nodes[s.role_class[role]]
+        return look._slots(role, empty, where & room)
+
+    if any(all(most(r, room) >= s.role_min[r] for r in look.roles(job)) for room in rooms):
         return "it fits on an empty cluster"
     for r, room in itertools.product(look.roles(job), rooms or [np.zeros(s.nodes, dtype=np.bool_)]):
-        most = look._slots(r, empty, look.open_to(r) & room)
-        if (reason.needs, reason.fits) == (s.role_min[r], most) and most < s.role_min[r]:
+        if (reason.needs, reason.fits) == (s.role_min[r], most(r, room)) and reason.fits < s.role_min[r]:
             return ""
     return "an empty cluster takes another number"
 
@@ -284,6 +300,71 @@ def _cap(look: Look, job: int, reason: QueueCap) -> str:
     if (reason.needs, reason.left) != (look.gang(job)[r], left):
         return f"the gang needs {look.gang(job)[r]}, and {left} is left"
     return "" if reason.needs > left else "the cap does not bind"
+
+
+def _lent(look: Look, job: int, reason: LentToPreemptible) -> str:
+    """Of what others are guaranteed they lend nothing to jobs that are not preemptible, so that much stays out of
+    their reach: counted as if each queue's jobs were the only ones with a right to its guarantee."""
+    r = look.resource(reason.resource)
+    if look.s.job_preemptible[job]:
+        return "it is preemptible"
+    if reason.needs != look.gang(job)[r] or reason.needs <= reason.left:
+        return f"the gang needs {look.gang(job)[r]}"
+    room = fixed_room(prepared(look.s), look.plan, job)[r]
+    return "" if reason.left == room else f"{room} is left for such jobs"
+
+
+def fixed_room(snapshot: Snapshot, plan: Plan, job: int) -> list[int]:
+    """What other queues' guarantees leave to a job that is not preemptible, by resource."""
+    s, out = snapshot, []
+    queue = int(s.job_queue[job])
+    above = [int(parent) for parent in s.queue_parent]
+    chain = [queue]
+    while above[chain[-1]] >= 0:
+        chain.append(above[chain[-1]])
+
+    def inside(top: int) -> set[int]:
+        found = {top}
+        while more := {q for q in range(s.queues) if above[q] in found} - found:
+            found |= more
+        return found
+
+    capacity = np.maximum(s.node_allocatable - s.node_foreign, 0)
+    held = s.usage(s.held_role, s.held_node, s.held_count)
+    usable = np.where(s.node_open[:, None], capacity, np.minimum(held, capacity)).sum(axis=0)
+    fixed = ~s.job_preemptible[s.role_job[plan.role]]
+    amount = s.role_request[plan.role] * plan.count[:, None] * fixed[:, None]
+    of_queue = s.job_queue[s.role_job[plan.role]]
+
+    def keeps(top: int, r: int) -> int:
+        below = sum(keeps(q, r) for q in range(s.queues) if above[q] == top)
+        return max(below, int(s.queue_guarantee[top, r]))
+
+    for r in range(len(s.resources)):
+        left = int(usable[r]) - int(amount[:, r].sum())
+        for at in chain:
+            for q in range(s.queues):
+                if q != at and q not in chain and above[q] == above[at]:
+                    mine = sum(int(amount[of_queue == i, r].sum()) for i in inside(q))
+                    left -= max(0, keeps(q, r) - mine)
+        own = int(s.queue_guarantee[queue, r]) - sum(int(amount[of_queue == i, r].sum()) for i in inside(queue))
+        out.append(max(0, left, own))
+    return out
+
+
+def _held(look: Look, job: int, reason: GuaranteeHeld) -> str:
+    if look.gang(job)[look.resource(reason.resource)] < reason.lacks:
+        return "it does not ask for that much"
+    r = look.resource(reason.resource)
+    queue = look.queue(reason.queue)
+    if look.s.queue_guarantee[queue, r] <= 0 and not look.s.queue_guarantee[queue].any():
+        return "that queue is guaranteed nothing"
+    amount = look.s.role_request[look.plan.role] * look.plan.count[:, None]
+    fixed = ~look.s.job_preemptible[look.s.role_job[look.plan.role]]
+    of_queue = look.s.job_queue[look.s.role_job[look.plan.role]]
+    there = np.isin(of_queue, [look.queue(name) for name in reason.where])
+    held = int(amount[fixed & there, r].sum())
+    return "" if held == reason.held else f"they hold {held}"
 
 
 def _share(look: Look, job: int, reason: QueueShare) -> str:
@@ -405,7 +486,8 @@ def _is_due(look: Look, job: int) -> bool:
 
 
 def _one_as_late_runs(look: Look, job: int) -> bool:
-    """Whether a job runs that is at least half as large and waited as long for its start: then there is no turn."""
+    """Whether a job started in the last four hours that is at least half as large and waited as long: then there is no
+    turn."""
     s = look.s
     open_to_all = s.node_allocatable[s.node_open] - s.node_foreign[s.node_open]
     on_closed = s.usage(s.held_role, s.held_node, s.held_count)[~s.node_open]
@@ -413,6 +495,7 @@ def _one_as_late_runs(look: Look, job: int) -> bool:
     size = [float((look.gang(other) / total).max()) for other in range(s.jobs)]
     started = np.where(s.job_started_seconds >= 0, s.job_started_seconds, s.job_created_seconds)
     late = (look.held > 0) & (started - s.job_created_seconds >= RESERVE_AFTER)
+    late &= s.now_seconds - started <= 4 * 3600.0
     return any(size[other] >= size[job] / 2 - NEAR for other in np.flatnonzero(late).tolist())
 
 
@@ -549,9 +632,12 @@ _LOST: dict[type[Reason], Check] = {
 _WAITING: dict[type[Reason], Check] = {
     DoesNotFit: _does_not_fit,
     TooBig: _too_big,
+    Crowded: _crowded,
     NoNodes: _no_nodes,
     NoSuchQueue: _no_queue,
     QueueCap: _cap,
+    LentToPreemptible: _lent,
+    GuaranteeHeld: _held,
     QueueShare: _share,
     OwnShare: _own_share,
     NoSurplus: _no_surplus,

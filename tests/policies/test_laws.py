@@ -104,6 +104,8 @@ def _small(rng: np.random.Generator) -> Snapshot:
         job_required=snapshot.job_required,
         node_domain=np.zeros((0, 4), dtype=np.int64),
         role_unit=np.ones(jobs, dtype=np.int64),
+        job_modest=np.zeros(jobs, dtype=np.bool_),
+        spared=np.zeros((0, 3), dtype=np.int64),
         job_queue=np.zeros(jobs, dtype=np.int64),
         job_queue_name=("default",) * jobs,
         job_priority=snapshot.job_priority,

@@ -18,6 +18,7 @@ from diflow.allocator.policies.goodput import model
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.watch import reports
 from diflow.record import perfmodel
+from diflow.record.reports import read as reported
 
 SCALES = {
     "alpha_c": 0.05,
@@ -114,7 +115,7 @@ def test_a_model_that_cannot_be_true_is_no_model(change: dict[str, Any]) -> None
     + [{**SCALES, "alpha_c": value} for value in (float("nan"), float("inf"))],
 )
 def test_what_is_no_model_is_left_out(given: Any) -> None:
-    assert perfmodel.parameters(given) is None
+    assert reported(json.dumps({"perfParams": given})).model is None
 
 
 NUMBER = st.floats(0, 1e6) | st.sampled_from([0, 1e-300, 1e-8, 1e6])

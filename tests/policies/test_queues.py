@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diflow.allocator.model.plan import Action, Plan, carry_out, changes, evictions
-from diflow.allocator.model.reasons import TooBig
+from diflow.allocator.model.reasons import Crowded
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import PODS, JobView, NodeView, QueueView, RoleView, build
@@ -135,7 +135,7 @@ def test_f_pods_that_are_not_ours_count() -> None:
     snapshot = build([node(cpu=4, foreign={"cpu": 3})], [gang("a", 2, low=2, cpu=1)])
     plan = fair(snapshot)
     assert held(snapshot, plan) == {"a": 0}
-    assert isinstance(plan.reasons[0], TooBig)
+    assert plan.reasons[0] == Crowded(2, 1)
 
 
 def test_a_group_of_two_fits_on_one_node() -> None:

@@ -10,6 +10,7 @@ import pytest
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.reasons import (
     KEPT,
+    Crowded,
     DoesNotFit,
     ItsTurn,
     NoSurplus,
@@ -170,6 +171,7 @@ def _changed(plan: Plan, at: int, reason: Reason) -> Plan:
         Reserved(1, 0, 100.0, "b"),
         ItsTurn(1, 0, 100.0),
         TooBig(1, 0),
+        Crowded(1, 0),
         Reclaimed(0, 1, "b"),
         KEPT,
     ],

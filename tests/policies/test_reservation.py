@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.model.reasons import Reserved
+from diflow.allocator.model.reasons import ItsTurn, Reserved
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.base import load_policy
@@ -77,3 +77,111 @@ def test_small_jobs_use_what_the_reserved_gang_leaves_over() -> None:
         # n1 and n2 are reserved for the gang, although n1 is half empty; the free one of n3 is not needed.
         assert started == {"long", "small-a"}, name
         assert isinstance(plan.reasons[snapshot.job_names.index("small-b")], Reserved)
+
+
+def _day(policy_name: str, *, gang: bool, owner: str = "evil", hours: float = 6) -> float:
+    """The part of 4 nodes of 8 CPUs that honest jobs of 10 minutes use beside a job that never ends, and a gang that
+    needs all nodes."""
+    policy, nodes = load_policy(policy_name), [NodeView(f"n{i}", {"cpu": 8}) for i in range(4)]
+    one, whole = RoleView("w", {"cpu": 1}, 1, 1, 1), RoleView("w", {"cpu": 8}, 4, 4, 4)
+    honest = RoleView("w", {"cpu": 2}, 4, 4, 4)
+    roles = {f"{owner}/endless": (one, -1.0), **({"evil/gang": (whole, 0.0)} if gang else {})}
+    began: dict[str, float] = {}
+    placed: dict[str, dict[str, int]] = {}
+    number, now, used = 0, 0.0, 0.0
+    while now < hours * 3600:
+        for name in [n for n, since in began.items() if n.startswith("honest") and now - since >= SMALL_SECONDS]:
+            del roles[name], began[name], placed[name]
+        while sum(n.startswith("honest") and n not in began for n in roles) < 6:
+            number += 1
+            roles[f"honest/{number:04d}"] = (honest, now)
+        jobs = [
+            JobView(
+                n,
+                (role,),
+                preemptible=False,
+                created_seconds=c,
+                started_seconds=began.get(n),
+                placed={"w": placed.get(n, {})},
+            )
+            for n, (role, c) in roles.items()
+        ]
+        snapshot = build(nodes, jobs, now_seconds=now)
+        plan = policy.optimize(snapshot)
+        placed = {}
+        for g, node, count in zip(plan.role.tolist(), plan.node.tolist(), plan.count.tolist(), strict=True):
+            placed.setdefault(snapshot.job_names[int(snapshot.role_job[g])], {})[snapshot.node_names[node]] = count
+        for name in placed:
+            began.setdefault(name, now)
+        used += PERIOD * 2 * sum(sum(p.values()) for n, p in placed.items() if n.startswith("honest"))
+        now += PERIOD
+    return used / (hours * 3600 * 32)
+
+
+@pytest.mark.parametrize("policy_name", ["fit", "fair", "goodput"])
+def test_a_gang_that_never_starts_beside_a_job_that_never_ends_idles_no_cluster(policy_name: str) -> None:
+    alone = _day(policy_name, gang=False)
+    assert _day(policy_name, gang=True) >= alone - 0.01
+    assert _day(policy_name, gang=True, owner="evil-too") >= alone - 0.06
+
+
+@pytest.mark.parametrize("policy_name", ["fair", "fair+goodput"])
+def test_an_older_job_that_is_resized_again_and_again_keeps_no_gang_from_its_turn(policy_name: str) -> None:
+    nodes, now = [NodeView(f"n{i}", {"cpu": 8}) for i in range(4)], 20_000.0
+    seven, whole = RoleView("w", {"cpu": 7}, 1, 1, 1), RoleView("w", {"cpu": 8}, 4, 4, 4)
+    jobs = [
+        JobView(
+            f"b/{i}",
+            (seven,),
+            preemptible=False,
+            created_seconds=now - 100 * i,
+            started_seconds=now - 100 * i,
+            changed_seconds=now - 100 * i,
+            placed={"w": {f"n{i}": 1}},
+        )
+        for i in range(4)
+    ]
+    gang = JobView("a/gang", (whole,), preemptible=False, created_seconds=now - 1000)
+    elastic = JobView(
+        "evil/old",
+        (RoleView("w", {"cpu": 1}, 1, 2, 1),),
+        created_seconds=0.0,
+        started_seconds=5.0,
+        changed_seconds=now - 100,
+        placed={"w": {"n0": 1}},
+    )
+    snapshot = build(nodes, [*jobs, gang, elastic], now_seconds=now)
+    plan = load_policy(policy_name).optimize(snapshot)
+    assert isinstance(plan.reasons[snapshot.job_names.index("a/gang")], ItsTurn)
+
+
+@pytest.mark.parametrize(("hours", "has_turn"), [(3, False), (5, True)])
+def test_a_large_gang_that_runs_for_ever_does_not_end_the_turns_of_others(hours: float, has_turn: bool) -> None:
+    nodes, now = [NodeView(f"n{i}", {"cpu": 8}) for i in range(4)], 100_000.0
+    two = RoleView("w", {"cpu": 8}, 2, 2, 2)
+    began = now - hours * 3600
+    jobs = [
+        JobView(
+            "evil/endless",
+            (two,),
+            preemptible=False,
+            created_seconds=began - 1000,
+            started_seconds=began,
+            placed={"w": {"n0": 1, "n1": 1}},
+        ),
+        JobView("a/gang", (two,), preemptible=False, created_seconds=now - 1000),
+        *(
+            JobView(
+                f"b/{i}",
+                (RoleView("w", {"cpu": 7}, 1, 1, 1),),
+                preemptible=False,
+                created_seconds=now - 5000,
+                started_seconds=now - 5000,
+                placed={"w": {f"n{i}": 1}},
+            )
+            for i in (2, 3)
+        ),
+    ]
+    snapshot = build(nodes, jobs, now_seconds=now)
+    reason = load_policy("fair").optimize(snapshot).reasons[snapshot.job_names.index("a/gang")]
+    assert isinstance(reason, ItsTurn) == has_turn

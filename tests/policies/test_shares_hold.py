@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diflow.allocator.model.arrays import frozen
 from diflow.allocator.model.plan import Plan, carry_out, changes, evictions
 from diflow.allocator.model.reasons import GaveBackReservation, PolicyFailed, ReclaimedByGuarantee
 from diflow.allocator.model.snapshot import Snapshot
@@ -238,19 +239,26 @@ def test_preemptible_jobs_borrow_the_capacity_that_is_reserved_for_a_gang() -> N
 
 @of("fit", "fair", "goodput", "fair+goodput")
 def test_a_reservation_ends_and_returns_for_twice_as_long(name: str) -> None:
-    def small_jobs(now: float) -> int:
-        got = result(borrowed_cluster(now, preemptible=False), name)
+    """After three times its length, and not for jobs that ran through all of it: they may never end."""
+
+    def small_jobs(now: float, *, began: float = 0.0) -> int:
+        snapshot = borrowed_cluster(now, preemptible=False)
+        runs = snapshot.jobs_of(snapshot.held_role)
+        started = frozen(np.where(runs, began, snapshot.job_started_seconds))
+        created = frozen(np.where(runs, began, snapshot.job_created_seconds))
+        got = result(replace(snapshot, job_started_seconds=started, job_created_seconds=created), name)
         return sum(got[f"one{i:02}"] for i in range(12))
 
-    begins, length, pause = 301.0, 1800.0, 300.0
+    begins, length, pause = 301.0, 1800.0, 3 * 1800.0
     assert small_jobs(begins + 1.0) == 0
     assert small_jobs(begins + length - 1.0) == 0
     assert small_jobs(begins + length) == 12
     again = begins + length + pause
-    assert small_jobs(again - 1.0) == 12
-    assert small_jobs(again + 1.0) == 0
-    assert small_jobs(again + 2 * length - 1.0) == 0
-    assert small_jobs(again + 2 * length) == 12
+    assert small_jobs(again - 1.0, began=1000.0) == 12
+    assert small_jobs(again + 1.0, began=1000.0) == 0
+    assert small_jobs(again + 1.0) == 12
+    assert small_jobs(again + 2 * length - 1.0, began=1000.0) == 0
+    assert small_jobs(again + 2 * length, began=1000.0) == 12
 
 
 def test_borrowers_give_back_the_capacity_as_soon_as_the_gang_can_start() -> None:

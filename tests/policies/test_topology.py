@@ -236,7 +236,7 @@ def test_a_gang_larger_than_any_rack_never_starts(policy: str) -> None:
     s = cluster([gang("job", 5, required="rack"), gang("wide", 5, required="block")])
     plan = decided(policy, s)
     assert why(s, plan, "job").startswith(
-        "wait: can never start here: its gang needs 5 replicas in one rack and the largest takes 4;"
+        "wait: cannot start on the nodes that are there: its gang needs 5 replicas in one rack, and the largest takes 4"
     )
     assert racks(s, plan, "wide") in ({"n0", "n1"}, {"n2", "n3"})
 
@@ -278,7 +278,7 @@ def test_a_node_without_the_label_is_in_no_rack(policy: str) -> None:
     assert racks(s, plan, "job") == {"n1"}
     s = cluster([gang("job", 1, required="rack")], loose)
     assert why(s, decided(policy, s), "job") == (
-        "wait: can never start here: its gang has to be in one rack, and no node has the label of that level"
+        "wait: cannot start now: its gang has to be in one rack, and no node has the label of that level"
     )
 
 

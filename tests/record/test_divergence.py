@@ -1,7 +1,7 @@
-"""All that shows a job says the same of it in each stage of its life: the stage, and one sentence.
+"""All that shows a job says the same of it in each stage of its life: the stage, one sentence, and the same numbers.
 
-Each job is put into a cluster, and read back from the output of `describe`, `list`, `queue`, `top` and `explain`, from
-the status page with its queue, from the status of a DIJob object, and from the allocator's Event.
+Each job is put into a cluster with its pods, and read back from the output of `describe`, `list`, `queue`, `top` and
+`explain`, from the status page with its queue, from the status of a DIJob object, and from the allocator's Event.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from diflow.allocator.watch.cluster_state import assemble
 from diflow.allocator.watch.records import planning_record_of
 from diflow.common import keys
 from diflow.controller import statuses
-from diflow.kube.kinds import WORKFLOW
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record.argo import node_names
+from diflow.record.pod import serving_record_of
 from diflow.record.status.status import derive
-from diflow.server.page import CacheSnapshot, Freshness, Permissions, render
+from diflow.server.page import CacheSnapshot, Freshness, Permissions, pod_facts, render
 from diflow.server.page.board import Query, board
 from diflow.workflows import render as rendered
 from tests.allocator.lab import job, task
@@ -55,11 +56,20 @@ OUTSIDE = ("waiting", "held", "suspended")
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a job's views show. `words` has the stage by view, `sentences` the sentence, `queues` who queues it."""
+    """What a job's views show. `words` has the stage by view, `sentences` the sentence, `queues` who queues it.
+
+    The numbers by view: `ready` replicas, those that are `granted` (of a job that has places), the range that is
+    `asked` for; and how many jobs the view counts as `placed` and as `waiting`.
+    """
 
     words: dict[str, str] = field(default_factory=dict)
     sentences: dict[str, str] = field(default_factory=dict)
     queues: dict[str, bool] = field(default_factory=dict)
+    ready: dict[str, int] = field(default_factory=dict)
+    granted: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
+    placed: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
     explained: str = ""
 
 
@@ -68,6 +78,31 @@ def gang() -> Object:
     made: Object = json.loads(json.dumps(rendered(job("train", task("worker", replicas=2)))))
     made["metadata"] |= {"namespace": "default", "uid": "u-1", "resourceVersion": "5", "creationTimestamp": MADE}
     return made
+
+
+def pods_of(made: Object) -> list[Object]:
+    """The pods of the replicas that run, as Argo makes them."""
+    found = list[Object]()
+    for name, one in made.get("status", {}).get("nodes", {}).items():
+        if one["phase"] != "Running" or ".hooks." in name:
+            continue
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": MADE}
+        running = {"name": "main", "ready": True, "state": {"running": {"startedAt": MADE}}}
+        metadata = {
+            "name": f"train-{len(found)}", "namespace": "default", "uid": f"pod-{len(found)}",
+            "creationTimestamp": MADE,
+            "labels": {keys.OPERATOR: keys.OPERATOR_VALUE, keys.JOB: "train", keys.ARGO_WORKFLOW: "train"},
+            "annotations": {keys.ARGO_NODE_NAME: name, keys.ARGO_NODE_ID: name},
+            "ownerReferences": [{"kind": "Workflow", "name": "train", "uid": "u-1"}],
+        }  # fmt: skip
+        if "deletionTimestamp" in made["metadata"]:  # Kubernetes deletes them first
+            metadata["deletionTimestamp"] = MADE
+        found.append({
+            "metadata": metadata,
+            "spec": {"nodeName": "a", "containers": [{"name": "main", "image": "none"}]},
+            "status": {"phase": "Running", "conditions": [ready], "containerStatuses": [running]},
+        })  # fmt: skip
+    return found
 
 
 def changed(made: Object, **values: str) -> None:
@@ -234,6 +269,12 @@ LIFE: dict[str, tuple[tuple[Edit, ...], str, str]] = {
 }  # fmt: skip
 
 
+HOLDS_PLACES = ("runs and is suspended", "runs and cannot be read", "runs and is too large")
+"""Of the jobs that are suspended or held: these keep what they have, and do not wait."""
+RUNS = dict.fromkeys((*HOLDS_PLACES, "runs", "runs and is stopped", "goes on in another Workflow"), 2)
+"""How many replicas are ready. Those of a job that is deleted are not, while its pods end."""
+
+
 @pytest.fixture(scope="module")
 def diflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     with cli(tmp_path_factory.mktemp("diflow")) as made:
@@ -252,20 +293,31 @@ def test_all_views_say_the_same_of_a_job(title: str, diflow: Cli) -> None:
     found = shown(made, diflow)
     assert set(found.words.values()) == {word}
     assert set(found.sentences.values()) == {sentence}
-    assert set(found.queues.values()) == {word in OUTSIDE and title != "runs and is suspended"}
+    assert set(found.queues.values()) == {word in OUTSIDE and title not in HOLDS_PLACES}
     if title == "runs and is suspended":
         sentence = "it is suspended: Argo starts no more of its pods until `diflow resume train -n default`"
     assert word in ("starting", "superseded") or sentence in found.explained
+    assert set(found.ready.values()) == {RUNS.get(title, 0)}
+    assert set(found.granted.values()) <= {2}
+    assert len(set(found.asked.values())) <= 1
+    assert word == "superseded" or set(found.waiting.values()) == {int(set(found.queues.values()) == {True})}
+    assert len(set(found.placed.values())) <= 1
 
 
 def shown(made: Object, diflow: Cli) -> Shown:
     """What all views say of the job in this Workflow."""
     diflow.api.add(WORKFLOW, made)
+    for name in list(diflow.api.objects.get(POD.path("default"), ())):
+        diflow.api.remove(POD, name)
+    pods = pods_of(made)
+    for pod in pods:
+        diflow.api.add(POD, pod)
     out = Shown(explained=diflow("explain", "train").out)
     _of_the_command_line(diflow, out)
-    _of_the_page(made, out)
-    status = derive(made)
-    out.sentences["DIJob"] = statuses.observed(status, requests=0, ttl_seconds=None)["message"]
+    _of_the_page(made, pods, out)
+    status = statuses.observed(derive(made, pods), requests=0, ttl_seconds=None)
+    out.sentences["DIJob"] = status["message"]
+    out.ready["DIJob"] = status["readyReplicas"]
     if set(out.words.values()) == {"held"}:
         (text,) = _of_the_events(made)
         out.sentences["event"] = f"held: {text}"
@@ -273,14 +325,31 @@ def shown(made: Object, diflow: Cli) -> Shown:
 
 
 def _of_the_command_line(diflow: Cli, out: Shown) -> None:
-    described = re.search("^Message: +(.*)$", diflow("describe", "train").out, re.MULTILINE)
+    text = diflow("describe", "train").out
+    described = re.search("^Message: +(.*)$", text, re.MULTILINE)
+    counted = re.search("^Ready: +([0-9]+) of ([0-9]+)$", text, re.MULTILINE)
     assert described is not None
+    assert counted is not None
     out.sentences["describe"] = described[1]
     (line,) = diflow("list", "-o", "wide").out.splitlines()[1:]
-    out.sentences["list"] = re.split(r"\s{2,}", line)[-1]
-    word = re.split(r"\s{2,}", line)[2].partition(",")[2].lower()
+    cells = re.split(r"\s{2,}", line)
+    out.sentences["list"] = cells[-1]
+    out.ready.update({"describe": int(counted[1]), "list": int(cells[3])})
+    word = cells[2].partition(",")[2].lower()
     tops = json.loads(diflow("top", "-o", "json").out)["jobs"]
-    queued = json.loads(diflow("queue", "-o", "json").out)["waiting"]
+    queue = json.loads(diflow("queue", "-o", "json").out)
+    queued = queue["waiting"]
+    for row in tops:
+        out.ready["top"] = row["observed"]
+        if row["granted"]:
+            out.granted.update({"top": row["granted"], "describe": int(counted[2]), "list": int(cells[4])})
+    for view, rows in (("top", tops), ("queue", queued)):
+        out.asked.update((view, f"{row['low']}-{row['high']}") for row in rows)
+    heads = re.search("([0-9]+) jobs? placed, ([0-9]+) waits?", diflow("top", "--once").out)
+    assert heads is not None
+    queues = [*queue["queues"], *queue["missing_queues"]]
+    out.placed.update({"top": int(heads[1]), "queue": sum(one["running"] for one in queues)})
+    out.waiting.update({"top": int(heads[2]), "queue": sum(one["waiting"] for one in queues), "its rows": len(queued)})
     for view, rows in (("top", tops), ("queue", queued)):
         for row in rows:
             out.words[view] = "starting" if row["state"] == "running" else row["state"]
@@ -290,14 +359,26 @@ def _of_the_command_line(diflow: Cli, out: Shown) -> None:
                 out.sentences[view] = described[1] if is_begun else row["why"]
     if word or not tops:
         out.words["list"] = word or "superseded"
-    out.queues.update({"queue": bool(queued), "queue as text": "default/train" in diflow("queue").out})
+    out.queues.update({"queue": bool(queued), "queue as text": _has_row(diflow("queue").out)})
 
 
-def _of_the_page(made: Object, out: Shown) -> None:
+def _has_row(text: str) -> bool:
+    """Whether the job is in the table of those that wait: one that is held and runs is told of in a line above it."""
+    return re.search("^1 +default/train ", text, re.MULTILINE) is not None
+
+
+def _of_the_page(made: Object, pods: list[Object], out: Shown) -> None:
     facts = trim_workflow(made)
     assert facts is not None
-    found = board(CacheSnapshot(jobs=[facts]), Permissions(None), Query.parse({"job": "default/train"}))
+    kept = [one for pod in pods if (one := pod_facts(pod, serving_record_of(pod))) is not None]
+    found = board(CacheSnapshot(jobs=[facts], pods=kept), Permissions(None), Query.parse({"job": "default/train"}))
     (line,) = found.jobs
+    out.ready["page"] = line.facts.ready
+    out.waiting["page"] = found.totals.waiting
+    if out.granted:
+        out.granted["page"] = line.facts.granted
+    if out.asked and line.facts.high:
+        out.asked["page"] = f"{line.facts.low}-{line.facts.high}"
     out.sentences["page"] = line.said
     out.queues["page"] = bool(found.queue)
     for place in found.queue:

@@ -72,7 +72,7 @@ def test_one_out_of_memory_is_one_reschedule() -> None:
         attempt(f"{ONE}(0).worker(1)", 2, "Pod was rejected: it is made again with more memory", host=""),
         attempt(f"{ONE}(0).worker(2)", 3, memory=4096),
     )
-    assert (observe(body).restarts, observe(body).reschedules) == (0, 1)
+    assert (observe(body).job.restarts, observe(body).job.reschedules) == (0, 1)
 
 
 def test_another_node() -> None:
@@ -160,5 +160,5 @@ def test_the_page_keeps_the_last_few() -> None:
     found = trim_workflow(workflow(*nodes))
     assert found is not None
     assert len(found.failures) == 8
-    assert found.failures[0].at > found.failures[-1].at
+    assert found.failures[0].ended > found.failures[-1].ended
     assert found.failures[0].followed == "waits to be started again"

@@ -13,10 +13,10 @@ from diflow.allocator.watch.records import planning_record_of as allocators
 from diflow.common import keys
 from diflow.common.errors import DiflowError, InvalidError
 from diflow.common.words import shortened
-from diflow.jobs.scale_requests import check_scalable
 from diflow.record import chain
 from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import LONGEST_PROFILINGS
+from diflow.record.requests.changes import check_scalable
 from diflow.record.status.status import derive, derive_ended
 from diflow.server.api.reading import served_record_of as servers
 from diflow.workflows.successor import successor
@@ -204,7 +204,19 @@ def test_what_diflow_writes_into_pods_is_not_kept_of_the_pods_of_others() -> Non
     pod = {"metadata": {"name": "p", "namespace": "ns", "annotations": text}, "spec": {}, "status": {}}
     from diflow.record.pod import pod_record_of
 
-    assert (pod_record_of(pod).nodes, pod_record_of(pod).rank) == ("", "")
+    assert (pod_record_of(pod).hosts, pod_record_of(pod).rank) == ("", "")
+
+
+def test_of_the_hosts_that_a_pod_was_told_a_digest_is_kept() -> None:
+    """Each pod of a job of two thousand has 90 kB of them."""
+    from diflow.record.pod import pod_record_of, roster_digest
+
+    text = {keys.ARGO_NODE_NAME: "j.round(0:1).w(0:0)(0).w(0)", keys.NODES: "x" * 90_000, keys.RANK: "y" * 250_000}
+    labels = {"workflows.argoproj.io/workflow": "j", keys.OPERATOR: "diflow"}
+    read = pod_record_of({"metadata": {"name": "p", "namespace": "ns", "annotations": text, "labels": labels}})
+    assert read.hosts == roster_digest("x" * 90_000)
+    assert len(read.hosts) == 32
+    assert len(read.rank) < 10
 
 
 @pytest.mark.parametrize("of_job", [True, False])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diflow.allocator.watch import reports as allocators
-from diflow.record.reports import progress, speed
+from diflow.record import reports
 
 ROW = [1, 4, 32, 0.1, 0.5]
 
@@ -24,13 +24,16 @@ ROW = [1, 4, 32, 0.1, 0.5]
         ({"ranks": {"0": {"speed": 1e308}, "1": {"speed": 1e308}}}, None),
         ({"speed": True, "observed": 7, "ranks": []}, None),
         ({"observed": [[1, 2, 3]], "ranks": {"0": {}}}, None),
+        ({"observed": [[*ROW, 0], [1, 2, 32, 0.1, 0.5, 0, 7], [1, "2", 32, 0.1, 0.5], 7]}, 256),
         ({}, None),
     ],
 )
 def test_the_first_thing_that_can_be_true_is_the_speed_for_all_readers(said: dict[str, Any], expected: float) -> None:
-    assert speed(said) == expected
+    assert reports.read(json.dumps(said)).speed == expected
     assert allocators.speed(json.dumps(said)) == expected
 
 
 def test_progress_is_a_part_of_the_whole() -> None:
-    assert [progress({"progress": value}) for value in (0, 0.5, 1, 1.1, -1, "0.5", None)] == [0, 0.5, 1, *[None] * 4]
+    said = (0, 0.5, 1, 1.1, -1, "0.5", None)
+    found = [reports.read(json.dumps({"progress": value})).progress for value in said]
+    assert found == [0, 0.5, 1, *[None] * 4]

@@ -17,7 +17,7 @@ from diflow.common.deadlines import Deadlines
 from diflow.common.limits import MOST_REPLICAS
 from diflow.dijob import stored
 from diflow.dijob.model import Health
-from diflow.record import signals, untrusted
+from diflow.record import signals
 from diflow.record.job import record_of
 from diflow.record.parameters import LONGEST_PROFILINGS
 from diflow.record.signals import (
@@ -41,7 +41,7 @@ NOW = 1_800_000_000
 
 def read(found: Signals) -> Signals | None:
     """What is read of what was written."""
-    return signals.of(untrusted.mapping(json.dumps({"signals": found.text()})))
+    return signals.of(json.dumps({"signals": found.text()}))
 
 
 def after(signs: dict[int, Sign], *, now: float = NOW, before: Signals | None = None, replicas: int = 2) -> Signals:
@@ -156,7 +156,7 @@ def test_the_ranks_of_the_largest_jobs_fit_beside_their_reports(replicas: int) -
         }
         text = fold(text, reports, shape, now=NOW + second)
     assert len(text) <= LONGEST_PROFILINGS
-    found = signals.of(untrusted.mapping(text))
+    found = signals.of(text)
     assert found is not None
     assert len(found.heard) == replicas
     assert found.steps[replicas - 1] == 10**6 + 2 + (replicas - 1) % 3
@@ -194,7 +194,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_what_a_server_writes_is_read() -> None:
-    assert signals.of({"signals": GOOD}) == Signals(
+    assert signals.of(json.dumps({"signals": GOOD})) == Signals(
         "1", NOW, NOW - 9, (NOW - 1, NEVER), (NOW - 2, NEVER), (7, 0), (0.5, 0.0)
     )
 
@@ -210,7 +210,7 @@ def test_what_a_server_writes_is_read() -> None:
     ],
 )  # fmt: skip
 def test_anything_else_is_no_signals(wrong: dict[str, Any]) -> None:
-    assert signals.of({"signals": {**GOOD, **wrong}}) is None
+    assert signals.of(json.dumps({"signals": {**GOOD, **wrong}})) is None
 
 
 _ANYTHING = st.recursive(
@@ -222,8 +222,8 @@ _ANYTHING = st.recursive(
 
 @given(wrong=st.dictionaries(st.sampled_from(sorted(GOOD)), _ANYTHING, max_size=7), whole=_ANYTHING)
 def test_no_text_makes_a_reader_fail_and_what_is_read_can_be_written_again(wrong: dict[str, Any], whole: Any) -> None:
-    signals.of({"signals": whole})
-    found = signals.of({"signals": {**GOOD, **wrong}})
+    signals.of(json.dumps({"signals": whole}))
+    found = signals.of(json.dumps({"signals": {**GOOD, **wrong}}))
     if found is not None:
         folded(found, {0: Sign(NOW, step=1)}, round_="1", replicas=3, now=NOW).text()
 

@@ -218,7 +218,7 @@ def test_a_decision_that_cannot_be_read_is_none(said: str) -> None:
 def test_a_decision_with_a_time_that_cannot_be_read_has_none(time: object) -> None:
     job = SeenJob(learner=1)
     job.annotations["diflow/decision"] = json.dumps({"action": "wait", "why": "no capacity", "time": time})
-    assert observe(job.workflow()).decision == Decision("wait", "no capacity", "")
+    assert observe(job.workflow()).job.notes.decision == Decision("wait", "no capacity", "")
 
 
 def test_a_gated_pod_waits_to_be_admitted() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from diflow.record.status.status import PHASES, derive, unknown
+from diflow.record.status.status import derive, unknown
+from diflow.record.status.timeline import PHASES
 from tests.record.seen import SeenJob, at, history, phases
 
 Case = Callable[[], SeenJob]

@@ -19,16 +19,18 @@ from typing import Any
 import pytest
 
 from diflow.allocator.inspect import explain, observer
-from diflow.allocator.inspect.rows import JobRow, job_rows
+from diflow.allocator.inspect.rows import PlanRow, job_rows
 from diflow.allocator.run.control_channel import AllocatorStatus
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import assemble
 from diflow.allocator.watch.records import planning_record_of
 from diflow.cli.views.description import description
 from diflow.cli.views.jobs_table import jobs_table
+from diflow.common import keys
 from diflow.controller import statuses
 from diflow.jobs.lookup import Job
 from diflow.record.node import node_record_of
+from diflow.record.pod import pod_record_of
 from diflow.record.stage import Stage
 from diflow.record.status.status import JobStatus, derive
 from diflow.server.page import CacheSnapshot, Permissions
@@ -84,7 +86,8 @@ def _together(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any]
 def _disagreements(bodies: tuple[dict[str, Any], ...], stages: Counter[Stage]) -> Iterator[tuple[dict[str, Any], str]]:
     reads = {read.identity.name: read for read in map(planning_record_of, bodies)}
     nodes = [node_record_of(_node(name)) for name in NODES]
-    state = assemble([read for read in reads.values() if not read.has_ended], nodes, [])
+    pods = [pod_record_of(pod) for body in bodies for pod in _pods(body)]
+    state = assemble([read for read in reads.values() if not read.has_ended], nodes, pods)
     seen = observer.see(state, AllocatorStatus("diflow-system"), AllocatorSettings(namespace="diflow-system"), now=NOW)
     rows = {row.name: row for row in job_rows(seen)}
     for body in bodies:
@@ -98,7 +101,7 @@ def _disagreements(bodies: tuple[dict[str, Any], ...], stages: Counter[Stage]) -
             yield body, what
 
 
-def _say(body: dict[str, Any], row: JobRow | None, page: JobFacts, status: JobStatus) -> Iterator[str]:
+def _say(body: dict[str, Any], row: PlanRow | None, page: JobFacts, status: JobStatus) -> Iterator[str]:
     """Whether all say the same."""
     one = Job(body, (), status)
     (line,) = board(CacheSnapshot(jobs=[page]), Permissions(None), Query()).jobs
@@ -118,8 +121,8 @@ def _say(body: dict[str, Any], row: JobRow | None, page: JobFacts, status: JobSt
         words["top"] = row.stage
     if row is not None and row.stage is not Stage.ADMITTED:
         # How far the pods of a suspended job are is in other columns.
-        begun = status.message.startswith(f"{row.why}; ") and row.granted > 0 and row.stage is Stage.SUSPENDED
-        sentences["top"] = status.message if begun else row.why
+        begun = status.message.startswith(f"{row.message}; ") and row.granted > 0 and row.stage is Stage.SUSPENDED
+        sentences["top"] = status.message if begun else row.message
     for found in (words, sentences):
         if len(set(found.values())) != 1:
             yield str(found)
@@ -129,11 +132,12 @@ def _now() -> datetime:
     return datetime.fromtimestamp(NOW, UTC)
 
 
-def _differ(row: JobRow, page: JobFacts, status: JobStatus) -> Iterator[str]:
+def _differ(row: PlanRow, page: JobFacts, status: JobStatus) -> Iterator[str]:
     """Whether all show the same numbers."""
-    granted = sum(task.granted for task in page.tasks)
-    if row.granted != granted:
-        yield f"top shows {row.granted} granted, the page {granted}"
+    if row.granted != page.granted:
+        yield f"top shows {row.granted} granted, the page {page.granted}"
+    if (row.ready, page.ready) != (status.ready_replicas, status.ready_replicas):
+        yield f"top shows {row.ready} ready, the page {page.ready}, describe {status.ready_replicas}"
     if row.granted and row.granted != status.replicas:
         yield f"top shows {row.granted} granted, describe {status.replicas}"
     if row.speed != page.speed:
@@ -144,11 +148,11 @@ def _differ(row: JobRow, page: JobFacts, status: JobStatus) -> Iterator[str]:
         sum(getattr(task, what) for task in page.tasks) for what in ("low", "high", "desired")
     ):
         yield f"top shows {row.low}..{row.high} and {row.desired} desired, the page {page.tasks}"
-    if row.is_waiting != page.is_queued:
+    if row.is_queued != page.is_queued:
         yield f"top shows {row.state}, the page {page.stage}"
     headline = explain.headline(row)
     waits = {"waiting": "waits for", "held": "is held", "stopping": "is being stopped", "deleting": "is being deleted"}
-    said = f"has {row.granted} of" if row.granted else waits.get(row.state, f"is {row.state}")
+    said = f"has {row.granted} of" if row.granted and row.high else waits.get(row.state, f"is {row.state}")
     if said not in headline:
         yield f"explain says {headline!r}"
 
@@ -249,6 +253,26 @@ def _nodes(
                     place = f"{job_name}.round({at}:{round_})({attempt}).{name}({index}:{index}).{name}(0)"
                     phase = rng.choice(("Running", "Pending", "Failed", "Error", "Succeeded"))
                     yield _argos(place, "Pod", phase, rng.choice(MESSAGES) if phase in ("Failed", "Error") else "")
+
+
+def _pods(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The pods of those that have not ended."""
+    metadata = body["metadata"]
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:06Z"}
+    for node in body.get("status", {}).get("nodes", {}).values():
+        if node["type"] == "Pod" and node["phase"] in ("Pending", "Running"):
+            yield {
+                "metadata": {
+                    "name": f"pod-{node['id']}",
+                    "namespace": "ns",
+                    "uid": f"pod-{node['id']}",
+                    "labels": {keys.OPERATOR: keys.OPERATOR_VALUE, keys.ARGO_WORKFLOW: metadata["name"]},
+                    "annotations": {keys.ARGO_NODE_NAME: node["name"], keys.ARGO_NODE_ID: node["id"]},
+                    "ownerReferences": [{"kind": "Workflow", "name": metadata["name"], "uid": metadata["uid"]}],
+                },
+                "spec": {"nodeName": node["hostNodeName"], "containers": []},
+                "status": {"phase": node["phase"], "conditions": [ready] if node["phase"] == "Running" else []},
+            }
 
 
 def _argos(name: str, type_: str, phase: str, message: str) -> dict[str, Any]:

@@ -222,6 +222,22 @@ def changed(
     return replace(pod, record=read, waiting=waiting)
 
 
+def said(job: JobFacts, *, message: str, why: str, name: str = "", task: str = "", **words: str) -> JobFacts:
+    """The job with other words in it; `words`: `namespace`, `queue`, `priority` and `round`."""
+    read = job.record
+    identity = replace(read.identity, namespace=words.get("namespace", job.namespace))
+    record = replace(
+        read,
+        identity=identity,
+        chain=replace(read.chain, job=name or job.name),
+        wishes=replace(read.wishes, queue=words.get("queue", job.queue)),
+        terms=replace(read.terms, priority=words.get("priority", job.priority)),
+        live=replace(read.live, current=words.get("round", read.live.current)),
+    )
+    count = replace(job.count, tasks=tuple(replace(one, name=task or one.name) for one in job.tasks))
+    return replace(job, record=record, message=message, decision=replace(job.decision, why=why), count=count)
+
+
 def foreign_pod(name: str, node: str, *, cpu: str = "2", memory: str = "4Gi") -> Json:
     """A pod of no job."""
     container = {"name": "x", "resources": {"requests": {"cpu": cpu, "memory": memory}}}

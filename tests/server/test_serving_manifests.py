@@ -11,7 +11,7 @@ from diflow.allocator.run.control_channel import NAMESPACE
 from diflow.cli.server import run as run_server
 from diflow.common import keys
 from diflow.dijob.settings import RenderSettings
-from diflow.server.api.shards import PREFIX
+from diflow.record.namespace.shards import PREFIX
 from diflow.server.settings import ServerSettings
 from diflow.workflows.reoptimise import DEFAULT_IMAGE
 from tests.allocator import manifests

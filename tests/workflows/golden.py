@@ -53,8 +53,8 @@ def template() -> str:
 
 def crds() -> dict[Path, str]:
     """The expected CustomResourceDefinitions, by file."""
+    from diflow.contrib.di_orchestrator.crd import aggregator
     from diflow.controller.crd import crd
-    from diflow.controller.crd_v1alpha1 import aggregator
 
     head = "# Generated from the models (`make golden`).\n"
     return {path: head + _written(made()) for path, made in ((CRD, crd), (AGGREGATOR_CRD, aggregator))}

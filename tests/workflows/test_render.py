@@ -228,10 +228,10 @@ def test_what_one_main_container_does_not_have_is_not_in_the_patch_of_all() -> N
     wf = workflow(blocking, task("collector"))
     assert "DI_NODES_FILE" not in env(made_containers(wf)["main"])
     assert env(made_containers(wf, "collector")["main"])["DI_NODES_FILE"] == "/etc/diflow/nodes"
-    for own in ({"runAsUser": 0}, {"readOnlyRootFilesystem": True}, {}):
+    for own, is_confined in (({"runAsUser": 0}, False), ({"readOnlyRootFilesystem": True}, True), ({}, True)):
         wf = workflow(task("learner", container={"securityContext": own}), task("collector"))
         assert made_containers(wf)["main"].get("securityContext", {}).items() >= own.items()
-        assert "capabilities" not in made_containers(wf)["main"].get("securityContext", {})
+        assert ("capabilities" in made_containers(wf)["main"].get("securityContext", {})) is is_confined
         assert made_containers(wf, "collector")["main"]["securityContext"] == CONFINED
 
 
@@ -606,7 +606,6 @@ def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> N
         "imagePullSecrets": [{"name": "registry"}],
         "serviceAccount": "trainer",
         "restartPolicy": "Always",
-        "hostname": "mine",
         "activeDeadlineSeconds": 60,
         "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
     }
@@ -617,6 +616,7 @@ def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> N
     assert tmpl["activeDeadlineSeconds"] == 60
     assert set(patch(tmpl)) == {
         "hostname", "terminationGracePeriodSeconds", "hostNetwork", "imagePullSecrets", "topologySpreadConstraints",
+        "dnsPolicy",
     }  # fmt: skip
     assert patch(tmpl)["hostname"].startswith("{{workflow.name}}")
 

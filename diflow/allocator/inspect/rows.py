@@ -5,8 +5,9 @@ It makes no requests: everything comes from one `Seen` of the observer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from diflow.allocator.model.snapshot import UNLIMITED
 from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, usable_capacity
 from diflow.allocator.policies.waiting import start_order
 from diflow.allocator.watch import reports
-from diflow.common.words import STARTS, counted, named
+from diflow.common.words import DEFAULT_QUEUE, STARTS, counted, named
 from diflow.record.parameters import Decision
-from diflow.record.stage import Stage, is_planned, is_queued, stage_of
+from diflow.record.stage import Stage
 from diflow.record.status.messages import queued
+from diflow.record.status.row import JobRow, Replicas, count_of, on_nodes, placed_and_waiting
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
@@ -29,15 +31,14 @@ if TYPE_CHECKING:
 Amounts = dict[str, float]
 # The most jobs that a line names; it counts the others.
 _NAMED = 3
-_ADMITTED = ("running", "starting")
-"""The words for an admitted job, by its pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
     """A queue. Amounts are in millicores, MiB and devices; `guarantee` and `cap` omit unlimited resources.
 
-    Amounts include those of the queues below it; `running` and `waiting` count its own jobs.
+    Amounts include those of the queues below it; `running` and `waiting` count its own jobs that hold places and that
+    stand in the queue, held and suspended ones included.
     """
 
     name: str
@@ -67,66 +68,71 @@ class MissingQueueRow:
         runs = [counted(self.running, "runs", plural="run")] if self.running else []
         waits = [counted(self.waiting, "waits", plural="wait")] if self.waiting else []
         of = counted(len(self.jobs), "job names it", plural="jobs name it")
-        return f"queue {self.name} does not exist: {of}, {' and '.join(runs + waits)} ({named(self.jobs, _NAMED)})"
+        do = f", {' and '.join(runs + waits)}" if runs or waits else ""
+        return f"queue {self.name} does not exist: {of}{do} ({named(self.jobs, _NAMED)})"
 
 
 @dataclass(frozen=True, slots=True)
-class JobRow:
-    """A job. Replicas: `low` to `high` may run, `desired` are asked for, `granted` have a place, `observed` run now.
+class PlanRow(JobRow):
+    """The row of a job, with what only those see who see the whole cluster.
 
-    `unplaced`: how many of the granted ones have lost their place and wait for another. `share`: its dominant share,
-    the largest fraction of any resource of the cluster that it holds. `speed`: in samples a second. `state`: the word
-    of its stage, but running or starting for an admitted one. `why`: of an admitted job why it has these replicas, as
-    the allocator said; of all others their sentence (`record.status.messages`).
+    `title`: its key. `pending`: how many of its granted replicas are not ready and have not finished; `unplaced`: how
+    many of them have lost their place and wait for another. `share`: its dominant share, the largest fraction of any
+    resource of the cluster that it holds. `speed`: in samples a second. `nodes`: the number of pods by node. The
+    `message` of an admitted job is why it has these replicas, as the allocator said.
     """
 
-    name: str
-    namespace: str
-    queue: str
-    priority: str
-    is_preemptible: bool
-    low: int
-    high: int
-    desired: int
-    granted: int
-    observed: int
+    title: str
     pending: int
     unplaced: int
     share: float
     speed: float | None
-    state: str
-    why: str
-    decided: str
-    created: float
-    nodes: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, int]
 
     @property
     def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return self.title
 
     @property
-    def stage(self) -> Stage:
-        return Stage.ADMITTED if self.state in _ADMITTED else Stage(self.state)
-
-    @property
-    def is_waiting(self) -> bool:
-        return is_queued(self.stage, has_places=self.granted > 0)
+    def state(self) -> str:
+        """The word of its stage, but running or starting for an admitted job."""
+        if self.stage is not Stage.ADMITTED:
+            return str(self.stage.value)
+        return "starting" if self.pending or self.unplaced else "running"
 
     def incomplete_text(self) -> str:
-        """One line for people on a job of which only some replicas have a place; "" for all others."""
+        """One line for people on a job that holds places, and about which they should know: only some replicas have a
+        place, or nothing is decided about it. "" for all others."""
+        if self.stage is Stage.HELD and self.granted:
+            return f"{self.key}: {counted(self.granted, 'replica')} on nodes; {self.message}"
         if not self.granted or not self.unplaced or self.stage is not Stage.ADMITTED:
             return ""
         waits = "waits" if self.unplaced == 1 else "wait"
-        return f"{self.key}: {self.unplaced} of {counted(self.granted, 'replica')} {waits} for a new place: {self.why}"
-
-    def range_text(self) -> str:
-        """Such as `3` or `1-4`; `-` if its request could not be read."""
-        if not self.high:
-            return "-"
-        return str(self.high) if self.low == self.high else f"{self.low}-{self.high}"
+        of = counted(self.granted, "replica")
+        return f"{self.key}: {self.unplaced} of {of} {waits} for a new place: {self.message}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "nodes": dict(self.nodes)}
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            "queue": self.queue,
+            "priority": self.priority,
+            "is_preemptible": self.is_preemptible,
+            "low": self.low,
+            "high": self.high,
+            "desired": self.desired,
+            "granted": self.granted,
+            "observed": self.ready,
+            "pending": self.pending,
+            "unplaced": self.unplaced,
+            "share": self.share,
+            "speed": self.speed,
+            "state": self.state,
+            "why": self.message,
+            "decided": self.decision.time,
+            "created": self.submitted,
+            "nodes": dict(self.nodes),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ class NodeRow:
         return {**asdict(self), "jobs": dict(self.jobs)}
 
 
-def queue_rows(seen: Seen, rows: Sequence[JobRow] | None = None) -> list[QueueRow]:
+def queue_rows(seen: Seen, rows: Sequence[PlanRow] | None = None) -> list[QueueRow]:
     """The queues by name; `default` alone if none are defined. `rows`: the `job_rows`, if they are known already."""
     s = seen.picture.snapshot
     held = s.demand_by_job(s.held_by_role())
@@ -152,15 +158,12 @@ def queue_rows(seen: Seen, rows: Sequence[JobRow] | None = None) -> list[QueueRo
     chains = ancestors(s.queue_parent)
     out = []
     rows = job_rows(seen) if rows is None else rows
-    by_key = {row.key: row for row in rows}
     for q, name in enumerate(s.queue_names):
-        mine = s.job_queue == q
         # A parent queue holds what the queues below it hold.
         below = np.array([q in chain for chain in chains] + [False], dtype=np.bool_)[s.job_queue]
         allocated = held[below].sum(axis=0)
         asked = s.demand_by_job(np.maximum(s.role_max - s.held_by_role(), 0))[below].sum(axis=0)
-        names = (s.job_names[j] for j in np.flatnonzero(mine).tolist())
-        jobs = [by_key[name] for name in names if name in by_key]
+        placed, waiting = placed_and_waiting(row for row in rows if not seen.state.queues or row.queue == name)
         out.append(
             QueueRow(
                 name=name,
@@ -171,49 +174,57 @@ def queue_rows(seen: Seen, rows: Sequence[JobRow] | None = None) -> list[QueueRo
                 deserved=_amounts(s.resources, shares[q]),
                 allocated=_amounts(s.resources, allocated),
                 pending=_amounts(s.resources, asked),
-                running=sum(row.granted > 0 for row in jobs),
-                waiting=sum(row.granted == 0 for row in jobs),
+                running=placed,
+                waiting=waiting,
             )
         )
     return out
 
 
-def missing_queue_rows(seen: Seen, rows: Sequence[JobRow] | None = None) -> list[MissingQueueRow]:
+def missing_queue_rows(seen: Seen, rows: Sequence[PlanRow] | None = None) -> list[MissingQueueRow]:
     """The queues that jobs name and that do not exist, by name. `rows`: the `job_rows`, if they are known already."""
     s = seen.picture.snapshot
     held = s.demand_by_job(s.held_by_role())
     at = {name: j for j, name in enumerate(s.job_names)}
-    found: dict[str, list[JobRow]] = {}
+    found: dict[str, list[PlanRow]] = {}
     for row in job_rows(seen) if rows is None else rows:
-        if row.key in at and s.job_queue[at[row.key]] < 0 and row.queue not in s.queue_names:
+        if seen.state.queues and row.queue not in s.queue_names:
             found.setdefault(row.queue, []).append(row)
-    return [
-        MissingQueueRow(
-            name=name,
-            allocated=_amounts(s.resources, held[[at[row.key] for row in rows]].sum(axis=0)),
-            running=sum(row.granted > 0 for row in rows),
-            waiting=sum(row.granted == 0 for row in rows),
-            jobs=tuple(row.key for row in rows),
-        )
-        for name, rows in sorted(found.items())
-    ]
+    out = []
+    for name, mine in sorted(found.items()):
+        placed, waiting = placed_and_waiting(mine)
+        allocated = held[[at[row.key] for row in mine if row.key in at]].sum(axis=0)
+        jobs = tuple(row.key for row in mine)
+        out.append(MissingQueueRow(name, _amounts(s.resources, allocated), placed, waiting, jobs))
+    return out
 
 
-def job_rows(seen: Seen) -> list[JobRow]:
+def without_effect(seen: Seen, rows: Sequence[PlanRow]) -> str:
+    """What is said of the queues that jobs name where none is defined; "" if none is named. `rows`: the `job_rows`."""
+    if seen.state.queues or seen.state.queue_trouble:
+        return ""
+    named_by = Counter(row.queue for row in rows if row.queue != DEFAULT_QUEUE)
+    each = [f"{queue!r} of {counted(count, 'job')}" for queue, count in sorted(named_by.items())]
+    if not each:
+        return ""
+    return f"no queues are defined, and all jobs share one: spec.queue has no effect ({named(each, _NAMED)})"
+
+
+def job_rows(seen: Seen) -> list[PlanRow]:
     """All jobs of the allocator that have not ended, in the order of start."""
     s = seen.picture.snapshot
     total = usable_capacity(s)
     share = dominant_share(s.demand_by_job(s.held_by_role()), np.maximum(total, 1))
-    shares = dict(zip(s.job_names, share.tolist(), strict=True))
+    shares = dict(zip(s.job_names, share.tolist(), strict=True)) if seen.limited is None else {}
     order = {s.job_names[j]: place for place, j in enumerate(start_order(s).tolist())}
     out = seen.picture.left_out
     is_open = {name: node.is_open for name, node in seen.state.nodes.items()}
     rows = [
-        _job(job, shares.get(job.title, 0.0), out.get(job.key, ""), is_open)
+        _row(job, shares.get(job.title, 0.0), out.get(job.key, ""), is_open)
         for job in seen.state.jobs.values()
         if not job.is_superseded
     ]
-    return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
+    return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.submitted, row.key))
 
 
 def node_rows(seen: Seen) -> list[NodeRow]:
@@ -250,48 +261,39 @@ def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
     return taken, there
 
 
-def _job(job: Job, share: float, left_out: str, is_open: Mapping[str, bool]) -> JobRow:
-    read, name = job.read, job.title.partition("/")[2]
-    places = read.has_places(read.argo.tree)
-    granted = sum(read.running.values()) if places else 0
-    live = [pod for pod in job.pods if not pod.is_terminating]
-    observed = sum(pod.phase == "Running" for pod in live)
-    done = sum(read.argo.tree.finished(member) for _, _, member in job.members()) if granted else 0
-    unplaced = _unplaced(job, is_open) if granted else 0
-    stage = stage_of(
-        is_gang=True,
-        has_places=granted > 0,
-        is_held=bool(read.problem or left_out),
-        is_suspended=read.wishes.is_suspended,
-        is_stopping=read.is_stopping,
-        is_being_deleted=read.argo.is_being_deleted,
-    )
+def _row(job: Job, share: float, left_out: str, is_open: Mapping[str, bool]) -> PlanRow:
+    read = job.read
+    tree, said, held = read.argo.tree, read.notes.decision, read.problem or left_out
+    stage = read.stage(tree, is_left_out=bool(left_out))
+    found = count_of(read, stage, _replicas(job), has_places=read.has_places(tree))
+    done = sum(tree.finished(member) for _, _, member in job.members()) if found.granted else 0
+    pending = max(0, found.granted - found.ready - done)
+    unplaced = _unplaced(job, is_open) if found.granted else 0
     if stage is Stage.ADMITTED:
-        runs = observed + done >= granted and not unplaced
-        state, why = _ADMITTED[not runs], _why_so_many(read.notes.decision, runs=runs, unplaced=unplaced)
+        message = _why_so_many(said, runs=not pending and not unplaced, unplaced=unplaced)
     else:
-        said, held, is_stuck = read.notes.decision, read.problem or left_out, read.argo.tree.is_stuck
-        state, why = stage.value, read.texts.ending or queued(stage, name, held=held, decision=said, is_stuck=is_stuck)
-    return JobRow(
-        name=name,
-        namespace=read.identity.namespace,
-        queue=read.wishes.queue or "default",
-        priority="high" if read.terms.priority_number > 0 else "normal",
-        is_preemptible=read.terms.is_preemptible,
-        low=sum(role.low for role in read.needs.roles),
-        high=sum(role.high for role in read.needs.roles),
-        desired=sum(role.desired for role in read.needs.roles),
-        granted=granted,
-        observed=observed,
-        pending=max(0, granted - observed - done),
+        message = read.texts.ending or queued(stage, read.name, held=held, decision=said, is_stuck=tree.is_stuck)
+    return PlanRow.of(
+        read,
+        stage,
+        message,
+        found,
+        title=job.title,
+        pending=pending,
         unplaced=unplaced,
         share=share,
         speed=reports.speed(read.texts.profilings) if read.texts.profilings else None,
-        state=state,
-        why=why,
-        decided=read.notes.decision.change.time if is_planned(stage, has_places=granted > 0) else "",
-        created=job.created_seconds,
         nodes=_places(job),
+    )
+
+
+def _replicas(job: Job) -> Replicas:
+    """The replicas that are on nodes: of the latest restart of the current round; all of a job that cannot be read."""
+    pods, latest = (job.pods, None) if job.read.problem else (job.current_pods, job.latest_restart)
+    return on_nodes(
+        (pod.task, pod.index, pod.is_ready)
+        for pod in pods
+        if pod.place and pod.task and pod.where and not pod.is_terminating and latest in (None, pod.place.restart)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from diflow.allocator.inspect import observer
@@ -24,7 +24,7 @@ Places = dict[str, dict[str, int]]
 class Outcome:
     """The change for one job. Replicas: `holds` now, `without` the new job, and `after` its submission.
 
-    `places`: task → node → replicas.
+    `allocation`: task → node → replicas.
     """
 
     job: str
@@ -33,18 +33,7 @@ class Outcome:
     without: int
     after: int
     why: str
-    places: Places
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "job": self.job,
-            "what": self.what,
-            "holds": self.holds,
-            "without": self.without,
-            "after": self.after,
-            "why": self.why,
-            "allocation": self.places,
-        }
+    allocation: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +45,13 @@ class Simulated:
     others: tuple[Outcome, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"policy": self.policy, "job": self.job.to_dict(), "others": [o.to_dict() for o in self.others]}
+        return {"policy": self.policy, "job": asdict(self.job), "others": [asdict(one) for one in self.others]}
 
     def text(self) -> str:
         """As text for people."""
         mine = self.job
         lines = [f"{mine.job} {mine.what}: {mine.why}"]
-        for task, nodes in mine.places.items():
+        for task, nodes in mine.allocation.items():
             where = ", ".join(f"{count} on {node}" for node, count in nodes.items())
             lines.append(f"  {task}: {where}")
         if not self.others:
@@ -73,16 +62,8 @@ class Simulated:
 
 
 def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simulated:
-    """Plan twice, without the job and with it.
-
-    Raises ConflictError if there is a job of that name, InvalidError for a job that cannot be rendered.
-    """
-    where = job.namespace or namespace
-    key = f"{where}/{job.name}"
-    if key in seen.state.jobs:
-        raise ConflictError(f"there is a job {key} already: give this one another name with --name")
-    workflow = render(job.model_copy(update={"namespace": where, "scheduling": "gang"}))
-    workflow["metadata"] = {**workflow["metadata"], "namespace": where, "uid": "simulated"}
+    """Plan twice, without the job and with it. Raises the errors of `as_submitted`."""
+    key, workflow = as_submitted(seen, job, namespace=namespace)
     before, earlier = observer.decide(seen, policy) if seen.picture.standings else (seen.picture, None)
     after, plan = observer.decide(observer.with_job(seen, workflow), policy)
     was = _replicas(before, earlier) if earlier is not None else {}
@@ -106,6 +87,17 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
     what = f"would start{later}" if action is Action.ADMIT else "would wait"
     mine = Outcome(key, what, 0, 0, now[key], why(at), _places(after, plan, at))
     return Simulated(plan.policy, mine, tuple(others))
+
+
+def as_submitted(seen: Seen, job: DIJob, *, namespace: str) -> tuple[str, dict[str, Any]]:
+    """(the key of a new job, its Workflow). Raises ConflictError if there is a job of that name, InvalidError for a job
+    that cannot be rendered."""
+    where = job.namespace or namespace
+    key = f"{where}/{job.name}"
+    if key in seen.state.jobs:
+        raise ConflictError(f"there is a job {key} already: give this one another name with --name")
+    workflow = render(job.model_copy(update={"namespace": where, "scheduling": "gang"}))
+    return key, {**workflow, "metadata": {**workflow["metadata"], "namespace": where, "uid": "simulated"}}
 
 
 def _what(holds: int, without: int, after: int) -> str:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 
 from diflow.allocator.model import domains
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.packing import ANY_NUMBER, place, place_by_score, slots
+from diflow.allocator.model.rules import Tally, capped, homes, spread_out
 from diflow.allocator.model.snapshot import Snapshot, ancestors
+from diflow.allocator.model.work import CELLS, SpentError
 
 __all__ = ["Ledger", "Placement", "ancestors"]
 
 Placement = dict[int, tuple[IntArray, IntArray]]
 """role → (nodes, counts)."""
+
+_T = TypeVar("_T")
 
 ONE_BY_ONE = 16
 """Changed nodes up to which the cached slots are updated one by one."""
@@ -46,6 +51,7 @@ class Ledger:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.facts = facts = snapshot.facts
+        self.work = snapshot.work
         self.free = snapshot.free_after_termination().copy()
         self.replicas = snapshot.held_by_role().copy()
         self.count: list[int] = self.replicas.tolist()
@@ -63,11 +69,15 @@ class Ledger:
         used = snapshot.memo.get("queue use", (snapshot.held_role, snapshot.held_count, facts), self._queue_use)
         self.used = [row.copy() for row in used]
         """Q×R held by the jobs of each queue and its descendants, as lists."""
+        self._fixed: list[list[int]] | None = None if facts.kept is None else self._queue_use(~snapshot.job_preemptible)
+        """Q×R of `used` that jobs hold which are not preemptible, if that is limited."""
         self.scores: Callable[[IntArray, FloatArray | None], FloatArray | None] | None = None
         """Scores of nodes (N) from the free capacity (N×R) and the role's preference (N); None: packing decides."""
         self.pool_of: dict[int, int] = {}
         """role → node pool, for roles confined to one."""
         self._within: BoolArray | None = None
+        self._capped: dict[int, tuple[int, IntArray]] = {}
+        self._most: dict[int, tuple[int, int]] = {}
 
     @property
     def changes(self) -> int:
@@ -100,13 +110,28 @@ class Ledger:
         return self.snapshot.held_node[low:high], self.snapshot.held_count[low:high]
 
     def slots(self, role: int) -> IntArray:
-        """Replicas of `role` that fit on each node now (N). Read-only."""
-        return self._slots_of(self.facts.shape[role]).by_node
+        """Replicas of `role` that fit on each node now (N): of one with rules about other pods, on that node alone.
+        Read-only."""
+        fits = self._slots_of(self.facts.shape[role]).by_node
+        if role not in self.facts.ruled:
+            return fits
+        known = self._capped.get(role)
+        if known is None or known[0] != len(self._log):
+            known = self._capped[role] = len(self._log), capped(fits, role, self._tallies(role))
+        return known[1]
+
+    def _tallies(self, role: int) -> list[Tally]:
+        rules = self.snapshot.rules
+        counted = sum(len(rules.all[i].counted) + len(rules.all[i].owners) for i in self.facts.ruled[role])
+        self.work.charge(10 * len(self.facts.ruled[role]) + counted)
+        return rules.tallies(role, self.placement)
 
     def _slots_of(self, shape: int) -> _Slots:
+        shape = self.facts.plain[shape]
         known = self._slots.get(shape)
         now = len(self._log)
         if known is None or now - known.seen > ONE_BY_ONE:
+            self.work.charge(10 + self.free.size // CELLS)
             request = np.zeros(self.free.shape[1], dtype=np.int64)
             for r, amount in self.facts.asks[shape]:
                 request[r] = amount
@@ -117,6 +142,7 @@ class Ledger:
 
     def _update(self, known: _Slots, shape: int) -> None:
         """Update the nodes that changed."""
+        self.work.charge(1 + (len(self._log) - known.seen))
         asks, eligible = self.facts.asks[shape], self.facts.eligible(shape)
         for node in set(self._log[known.seen :]):
             if not eligible[node]:
@@ -132,15 +158,52 @@ class Ledger:
         facts = self.facts
         queue = facts.job_queue[job]
         asks = facts.asks[facts.shape[role]] if facts.capped and queue >= 0 else ()
-        if not asks:
+        room = self.fixed_room(job)
+        if not asks and room is None:
             return ANY_NUMBER
         left = [(facts.caps[q][r] - self.used[q][r]) // amount for q in facts.chains[queue] for r, amount in asks]
-        return max(0, min(left))
+        if room is not None:
+            left += [room[r] // amount for r, amount in facts.asks[facts.shape[role]]]
+        return max(0, min(left, default=ANY_NUMBER))
+
+    def fixed_room(self, job: int) -> list[int] | None:
+        """What a job that is not preemptible may get of each resource, so that other queues could still claim what they
+        are guaranteed; None: as much as fits. Its own queue's guarantee is always open to it, and a gang that has lost
+        replicas is completed."""
+        facts, fixed = self.facts, self._fixed
+        queue = facts.job_queue[job]
+        if fixed is None or facts.kept is None or not facts.is_fixed(job) or queue < 0:
+            return None
+        if self.holds(job) and any(self.count[r] < facts.role_min[r] for r in facts.roles_of[job]):
+            return None
+        own, top = self.snapshot.queue_guarantee[queue].tolist(), fixed[-1]
+        room = []
+        for r, total in enumerate(self._usable()):
+            claims = sum(max(0, facts.kept[q][r] - fixed[q][r]) for q in facts.siblings[queue])
+            room.append(max(0, total - top[r] - claims, own[r] - fixed[queue][r]))
+        return room
+
+    def _usable(self) -> list[int]:
+        """Capacity of open nodes, and what is held on others, by resource."""
+        s = self.snapshot
+        sources = (s.node_allocatable, s.node_foreign, s.node_open, s.held_role, s.held_node, s.held_count)
+
+        def found() -> list[int]:
+            whole = np.maximum(s.capacity(), 0)
+            held = s.capacity() - s.free_after_termination()
+            out: list[int] = np.where(s.node_open[:, None], whole, np.minimum(held, whole)).sum(axis=0).tolist()
+            return out
+
+        return s.memo.get("usable for fixed jobs", sources, found)
 
     def within_caps(self, job: int, want: dict[int, int]) -> bool:
-        """Whether the caps of the job's queue and its ancestors allow `want` more replicas of its roles together."""
+        """Whether the caps of the job's queue and its ancestors allow `want` more replicas of its roles together, and
+        the guarantees of other queues do, if it is not preemptible."""
         facts = self.facts
         queue = facts.job_queue[job]
+        room = self.fixed_room(job)
+        if room is not None and any(amount > 0 and amount > room[r] for r, amount in enumerate(self.amount(want))):
+            return False
         if not facts.capped or queue < 0:
             return True
         need = self.amount(want)
@@ -179,6 +242,26 @@ class Ledger:
                 return taken
         return None
 
+    def searched(self, job: int, find: Callable[[], _T | None]) -> _T | None:
+        """The result of a search for this job; None, with nothing changed, if the job's namespace has no operations
+        left for it in this plan."""
+        if self.work.is_spent(job):
+            return None
+        before = self._own.copy(), self.free.copy(), self.replicas.copy(), [row.copy() for row in self.used]
+        fixed = None if self._fixed is None else [row.copy() for row in self._fixed]
+        was = self.work.searching(job, may_fail=True)
+        try:
+            return find()
+        except SpentError:
+            self._own, self.free, self.replicas, self.used = before
+            self._fixed = fixed
+            self.count = self.replicas.tolist()
+            self._slots, self._capped, self._most = {}, {}, {}
+            self._log.append(0)
+            return None
+        finally:
+            self.work.searching(job, may_fail=was)
+
     def choices(self, job: int, want: Mapping[int, int]) -> Iterable[BoolArray | None]:
         """The sets of nodes (N) on which to try to place the gang, in order of preference, for `confined`."""
         if not self.facts.has_topology or self._within is not None:
@@ -199,7 +282,19 @@ class Ledger:
         return any(count > self.most(job, role) for role, count in want.items() if count > 0)
 
     def _try_gang(self, job: int, want: dict[int, int], together: int) -> Placement | None:
+        if job not in self.facts.bound_jobs or self._within is not None:
+            return self._place_gang(job, want, together)
+        roles = [role for role, count in want.items() if count > 0 and role in self.facts.ruled]
+        for nodes in homes(self.snapshot.rules, roles, lambda role: self.slots_for(job, role), self.placement):
+            with self.confined(nodes):
+                taken = self._place_gang(job, want, together)
+            if taken is not None:
+                return taken
+        return None
+
+    def _place_gang(self, job: int, want: dict[int, int], together: int) -> Placement | None:
         roles = [role for role, count in want.items() if count > 0]
+        self.work.charge(len(roles))
         if len(roles) == 1:
             role = roles[0]
             found = self._place(job, role, want[role], together=role == together)
@@ -224,12 +319,37 @@ class Ledger:
     def _place(self, job: int, role: int, count: int, *, together: bool) -> tuple[IntArray, IntArray] | None:
         if count > self.most(job, role):
             return None
+        if role in self.facts.ruled:
+            return self._place_by_rules(job, role, count, together=together)
         fits = self.slots_for(job, role)
+        self.work.charge(10 + len(fits) // CELLS)
         preference = self.facts.preference[self.facts.shape[role]]
         score = None if self.scores is None else self.scores(self.free, preference)
         if score is None:
             return place(fits, count, preference, together=together)
         return place_by_score(fits, count, score, preference, together=together)
+
+    def _place_by_rules(self, job: int, role: int, count: int, *, together: bool) -> tuple[IntArray, IntArray] | None:
+        fits = self._room_for(job, role, self._slots_of(self.facts.shape[role]).by_node)
+        if together:
+            fits = np.where(fits >= count, fits, 0)
+        likes = self.facts.preference[self.facts.shape[role]]
+        taken, placed = spread_out(fits, count, role, self._tallies(role), preference=likes, charge=self.work.charge)
+        nodes = np.flatnonzero(taken)
+        return None if placed < count or (together and len(nodes) > 1) else (nodes, taken[nodes])
+
+    def _most_by_rules(self, job: int, role: int) -> int:
+        """Replicas of a role with rules that fit now: as many as may be asked for at most."""
+        known = self._most.get(role)
+        is_free = self._within is None and role not in self.pool_of
+        if known is None or known[0] != len(self._log) or not is_free:
+            fits = self._room_for(job, role, self._slots_of(self.facts.shape[role]).by_node)
+            high = max(0, self.facts.role_max[role] - self.count[role])
+            _, placed = spread_out(fits, high, role, self._tallies(role), charge=self.work.charge)
+            if not is_free:
+                return placed
+            known = self._most[role] = len(self._log), placed
+        return known[1]
 
     def fits(self, job: int, want: dict[int, int]) -> bool:
         """Whether `try_gang` would succeed. Changes nothing."""
@@ -245,8 +365,11 @@ class Ledger:
 
     def most(self, job: int, role: int) -> int:
         """Replicas of `role` that fit now, within caps."""
+        self.work.charge(1)
         facts = self.facts
-        if self._within is None and facts.required[job] >= 0 and not self.holds(job):
+        if role in facts.ruled:
+            fits = self._most_by_rules(job, role)
+        elif self._within is None and facts.required[job] >= 0 and not self.holds(job):
             fits = domains.most_in_one(self.snapshot, facts.required[job], self.slots_for(job, role))
         elif facts.pinned[job] or role in self.pool_of or facts.required[job] >= 0 or self._within is not None:
             fits = int(np.minimum(self.slots_for(job, role), MOST).sum())
@@ -256,7 +379,7 @@ class Ledger:
 
     def takes_any(self) -> bool:
         """Whether one more replica of any role fits anywhere."""
-        return any(self._slots_of(shape).total for shape in range(len(self.facts.asks)))
+        return any(self._slots_of(shape).total for shape in dict.fromkeys(self.facts.plain))
 
     def take(self, job: int, role: int, nodes: IntArray, counts: IntArray) -> None:
         self._change(job, role, nodes, counts, 1)
@@ -340,7 +463,10 @@ class Ledger:
 
         For a job that requires a domain of the topology: in the domain where it is, or in any if it holds nothing.
         """
-        fits = self.slots(role)
+        return self._room_for(job, role, self.slots(role))
+
+    def _room_for(self, job: int, role: int, fits: IntArray) -> IntArray:
+        """`fits` (N) on the nodes that are open to this job: in its pool, where it is pinned, in its domain."""
         pool = self.pool_of.get(role)
         if pool is not None:
             fits = np.where(self.snapshot.node_pool == pool, fits, 0)
@@ -361,8 +487,12 @@ class Ledger:
 
     def is_bound(self, job: int) -> bool:
         """Whether other nodes may be open to the job than to jobs of equal requests: it cannot leave its nodes, or has
-        to stay in its domain."""
-        return self.facts.pinned[job] or (self.facts.required[job] >= 0 and self.holds(job))
+        to stay in its domain, or has rules about other pods."""
+        return (
+            job in self.facts.bound_jobs
+            or self.facts.pinned[job]
+            or (self.facts.required[job] >= 0 and self.holds(job))
+        )
 
     def home(self, job: int) -> BoolArray:
         """Nodes that run the job's pods in the snapshot (N). Read-only."""
@@ -380,6 +510,7 @@ class Ledger:
     def _change(self, job: int, role: int, nodes: IntArray, counts: IntArray, sign: int) -> None:
         if len(nodes) == 0:
             return
+        self.work.charge(5 + len(nodes) // 8)
         held_nodes, held_counts = self.placement(role)
         if len(held_nodes) == 0 and sign > 0:
             merged = (nodes, counts)
@@ -414,18 +545,23 @@ class Ledger:
                 used = self.used[q]
                 for r, amount in facts.asks[facts.shape[role]]:
                     used[r] += total * amount
+        if self._fixed is not None and not facts.preemptible[job]:
+            for q in (*(facts.chains[queue] if queue >= 0 else ()), -1):
+                for r, amount in facts.asks[facts.shape[role]]:
+                    self._fixed[q][r] += total * amount
 
-    def _queue_use(self) -> list[list[int]]:
+    def _queue_use(self, jobs: BoolArray | None = None) -> list[list[int]]:
+        """Q×R held by the jobs of each queue and its descendants; of only these `jobs` (J), with a last row for all."""
         s, facts = self.snapshot, self.facts
         # The last row is for jobs without a queue.
         own = np.zeros((s.queues + 1, len(s.resources)), dtype=np.int64)
-        holding = np.flatnonzero(self.replicas)
+        holding = np.flatnonzero(self.replicas if jobs is None else self.replicas * jobs[s.role_job])
         np.add.at(own, s.job_queue[s.role_job[holding]], s.role_request[holding] * self.replicas[holding, None])
         used = [[0] * len(s.resources) for _ in range(s.queues)]
         for mine, chain in zip(own.tolist(), facts.chains, strict=False):
             for q in chain:
                 used[q] = [a + b for a, b in zip(used[q], mine, strict=True)]
-        return used
+        return used if jobs is None else [*used, own.sum(axis=0).tolist()]
 
 
 _NONE: IntArray = np.zeros(0, dtype=np.int64)

@@ -12,9 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from diflow.allocator.model.amounts import amount_of
-from diflow.common.words import STARTS, counted, quantity
-
-_ASK_FOR_LESS = "ask for fewer, for less each, or add nodes"
+from diflow.common.words import STARTS, counted, named, quantity
 
 
 class Look(Protocol):
@@ -45,11 +43,24 @@ class Look(Protocol):
     def short(self) -> str:
         """What one replica of the task that fits worst asks for, and which nodes or domains are short of what."""
 
+    def in_the_way(self, minimum: int) -> str:
+        """What keeps the first task with that minimum from nodes that would take it: what pods that the allocator does
+        not place hold there, and which nodes are closed."""
+
+    def excluding(self, minimum: int) -> str:
+        """Why nodes take none of the first task with that minimum though all are open and empty, with their numbers."""
+
+    def opening(self, minimum: int) -> str:
+        """What would open nodes to it, that which would open most first."""
+
     def short_together(self) -> str:
         """As `short`, of all its tasks together in one domain; "" if it requires none."""
 
     def out_of_limits(self) -> str:
         """Which tasks held less than their minimum or more than their maximum; "" if none did."""
+
+    def similar_queue(self, name: str) -> str:
+        """The queue that was probably meant by that name; "" if none is close."""
 
     def may_grow(self) -> bool:
         """Whether it may have more replicas than the plan gives it."""
@@ -106,6 +117,11 @@ class Reason:
     def remedy(self) -> str:
         """What would have to change for a job that waits, besides more free capacity; "" for nothing."""
         return ""
+
+    def in_detail(self, look: Look) -> str:
+        """As `remedy`, with what can be seen of the job in the snapshot and the plan."""
+        del look
+        return self.remedy()
 
     def of_whole(self, change: Change) -> Reason:
         """The reason for a plan of several steps, of which this is the reason of one: a later step may have reverted
@@ -347,8 +363,24 @@ class DoesNotFit(Reason):
 
 
 @dataclass(frozen=True, slots=True)
+class TakesTooLong(Reason):
+    """The jobs of its namespace took all of the work that a namespace may take of a plan, or of some plans in a row."""
+
+    is_all: ClassVar[bool] = True
+
+    def text(self) -> str:
+        return (
+            "waits for another plan: planning the jobs of its namespace took as much work as a namespace may take in a "
+            "few seconds"
+        )
+
+    def remedy(self) -> str:
+        return "fewer jobs of the namespace that wait, or fewer tasks in each"
+
+
+@dataclass(frozen=True, slots=True)
 class TooBig(Reason):
-    """Replicas of a task that its gang needs, and those that an empty cluster holds."""
+    """Replicas of a task that its gang needs, and those that the nodes hold when all of them are open and empty."""
 
     needs: int
     fits: int
@@ -357,32 +389,75 @@ class TooBig(Reason):
 
     def text(self) -> str:
         needs, fits = _replicas(self.needs), self.fits
-        return f"can never start here: its gang needs {needs} and the whole cluster takes {fits}; {_ASK_FOR_LESS}"
+        return f"cannot start on the nodes that are there: its gang needs {needs}, and they take {fits} in all"
 
     def in_full(self, look: Look) -> str:
         needs, fits = _replicas(self.needs), self.fits
-        if look.refusal:
-            return f"can never start here: {look.refusal}"
         if look.is_left_out:
             return (
                 f"cannot start now: its gang needs {needs} and the nodes that are not left out for it take {fits}; it "
                 "can use the others again when their time is over"
             )
         if look.level and not look.has_domains:
-            return (
-                f"can never start here: its gang has to be in one {look.level}, and no node has the label of that level"
-            )
+            return f"cannot start now: its gang has to be in one {look.level}, and no node has the label of that level"
         if look.level:
             return (
-                f"can never start here: its gang needs {needs} in one {look.level} and the largest takes {fits}; ask "
-                "for fewer, for less each, for a wider level, or add nodes"
+                f"cannot start on the nodes that are there: its gang needs {needs} in one {look.level}, and the "
+                f"largest takes {fits}"
             )
-        if task := look.task(self.needs):
-            return (
-                f"can never start here: its gang needs {task}, and the whole cluster takes {fits} of them; "
-                f"{_ASK_FOR_LESS}"
-            )
-        return self.text()
+        why = look.excluding(self.needs) or look.refusal
+        return (
+            f"cannot start on the nodes that are there: its gang needs {look.task(self.needs) or needs}, and they take "
+            f"{fits} of them, even when all are open and empty" + (f": {why}" if why else "")
+        )
+
+    def in_detail(self, look: Look) -> str:
+        if look.level:
+            return "would start with fewer replicas, less for each, a wider level, or more nodes"
+        return f"would start with {look.opening(self.needs)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Crowded(Reason):
+    """Replicas of a task that its gang needs, and those that the open nodes hold beside the pods that are not the
+    allocator's to move: of others, and of jobs that are held, or end. Empty nodes would hold it."""
+
+    needs: int
+    fits: int
+    is_all: ClassVar[bool] = True
+
+    def text(self) -> str:
+        needs = _replicas(self.needs)
+        return f"cannot start now: its gang needs {needs}, and the open nodes take {self.fits} beside other pods"
+
+    def in_full(self, look: Look) -> str:
+        needs = look.task(self.needs) or _replicas(self.needs)
+        where = f" in one {look.level}" if look.level else ""
+        return f"cannot start now: its gang needs {needs}{where}, and {self.fits} fit; {look.in_the_way(self.needs)}"
+
+    def remedy(self) -> str:
+        return "would start when those pods have ended and those nodes are open"
+
+
+@dataclass(frozen=True, slots=True)
+class RulesLeaveTooFew(Reason):
+    """Replicas of a task that its gang needs, and those that fit by its rules about other pods, which `rules` names."""
+
+    needs: int
+    fits: int
+    rules: str
+    is_all: ClassVar[bool] = True
+
+    def text(self) -> str:
+        needs = _replicas(self.needs)
+        return f"waits: its gang needs {needs}, and {_fit(self.fits)} by its rules about other pods: {self.rules}"
+
+    def in_full(self, look: Look) -> str:
+        needs = look.task(self.needs) or _replicas(self.needs)
+        return f"waits: its gang needs {needs}, and {_fit(self.fits)} by its rules about other pods: {self.rules}"
+
+    def remedy(self) -> str:
+        return "would start with fewer replicas, with looser rules, with more nodes, or when pods that it avoids end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +522,11 @@ class NoSuchQueue(Reason):
         return f"waits: its queue {self.queue!r} does not exist; create it, or name another one in spec.queue"
 
     def in_full(self, look: Look) -> str:
-        return f"waits: {look.refusal}" if look.refusal else self.text()
+        if look.refusal:
+            return f"waits: {look.refusal}"
+        if close := look.similar_queue(self.queue):
+            return f"waits: its queue {self.queue!r} does not exist; did you mean {close!r} in spec.queue?"
+        return self.text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +547,55 @@ class QueueCap(Reason):
     def remedy(self) -> str:
         ends = "with a smaller gang" if self.needs > self.cap else "when other jobs of that queue end"
         return f"would start {ends}, when the cap is raised, or in another queue"
+
+
+@dataclass(frozen=True, slots=True)
+class LentToPreemptible(Reason):
+    """What a queue may still have in jobs that are not preemptible, as others lend their guarantees to preemptible jobs
+    alone, and what the gang needs."""
+
+    queue: str
+    resource: str
+    needs: int
+    left: int
+    is_all: ClassVar[bool] = True
+
+    def text(self) -> str:
+        left, needs = (amount_of(self.resource, value) for value in (self.left, self.needs))
+        queue = self.queue.partition("/")[0]
+        return (
+            f"waits: the job is not preemptible, and the guarantees of other queues leave queue {queue!r} {left} for "
+            f"such jobs; the gang needs {needs}"
+        )
+
+    def remedy(self) -> str:
+        return (
+            "would start with `preemptible: true` where capacity is free, as guarantees are lent to jobs that give "
+            "them back, or when jobs that are not preemptible end"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GuaranteeHeld(Reason):
+    """A queue whose guarantee covers the gang, what the gang lacks, and what jobs of other queues hold that are not
+    preemptible. `where`: these queues."""
+
+    queue: str
+    resource: str
+    lacks: int
+    held: int
+    where: tuple[str, ...]
+
+    def text(self) -> str:
+        lacks, held = (amount_of(self.resource, value) for value in (self.lacks, self.held))
+        queues = named([repr(name) for name in self.where], 3)
+        return (
+            f"waits for capacity: queue {self.queue!r} is guaranteed what it asks for, but its gang lacks {lacks}, and "
+            f"jobs of {'queue' if len(self.where) == 1 else 'the queues'} {queues} that are not preemptible hold {held}"
+        )
+
+    def remedy(self) -> str:
+        return "would start when such jobs end: they started before the guarantee, or where it is lent to all jobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,6 +623,21 @@ class QueueShare(Reason):
         return (
             "would start when other jobs of that queue end, when its weight or guarantee is raised, or in another queue"
         )
+
+
+class NamespaceShare(QueueShare):
+    """As `QueueShare`, of the jobs of one namespace in a queue, beside those of others in it."""
+
+    __slots__ = ()
+
+    def text(self) -> str:
+        return (
+            f"waits: the jobs of its namespace in queue {self.queue!r} hold {self.share} that they deserve beside "
+            f"those of other namespaces in it, and the gang needs {self.more}"
+        )
+
+    def remedy(self) -> str:
+        return "would start when other jobs of its namespace in that queue end, or in another queue"
 
 
 class OwnShare(QueueShare):

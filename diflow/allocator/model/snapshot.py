@@ -7,7 +7,7 @@ sums are exact. This module does not import Kubernetes; `views.build` makes snap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -17,7 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.model.conditions import Conditions
 from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.rules import NO_RULES, Rules
+from diflow.allocator.model.work import Work
 
 UNLIMITED = 2**62
 """A cap of this amount means no cap."""
@@ -63,6 +66,8 @@ class Snapshot:
     | pool_names, pool_speed | P | of the pools; speeds relative to each other, as an administrator has set them |
     | queue_parent | Q | index of the parent, -1 at the top |
     | queue_weight, queue_guarantee, queue_cap | Q, Q×R, Q×R | |
+    | queue_lends | Q | whether it lends its guarantee to jobs that are not preemptible too; empty: none does |
+    | keeps_guarantees | | whether a policy keeps what other queues could claim free of such jobs |
     | job_queue | J | -1: the named queue does not exist |
     | job_priority, job_preemptible, job_pinned | J | pinned: cannot leave its nodes |
     | job_created_seconds, job_started_seconds, job_changed_seconds | J | -1: never; stopping counts as a change |
@@ -76,6 +81,9 @@ class Snapshot:
     | level_names | L | levels of the topology, the widest first; () if there is none |
     | node_domain | L×N | index of the node's domain at each level, or -1; domain_names (D) beside it |
     | job_required | J | the level of which one domain must hold the whole job, or -1 |
+    | job_modest | J | takes nothing from other jobs, and nothing is reserved for it |
+    | spared | P×3 | (number of a namespace, job, how often its jobs have taken from this one lately) |
+    | rules | | about domains that hold several nodes, and the pods there (`rules.py`) |
     | held_role, held_node, held_count | A | the current allocation, sorted by role, then node |
 
     Only the policies that optimise goodput choose by `job_profile`, `node_pool`, `pool_names` and `pool_speed`.
@@ -126,6 +134,13 @@ class Snapshot:
     node_domain: IntArray
     job_required: IntArray
     role_unit: IntArray
+    job_modest: BoolArray = field(default_factory=lambda: frozen(np.zeros(0, dtype=np.bool_)))
+    spared: IntArray = field(default_factory=lambda: frozen(np.zeros((0, 3), dtype=np.int64)))
+    queue_lends: BoolArray = field(default_factory=lambda: frozen(np.zeros(0, dtype=np.bool_)))
+    keeps_guarantees: bool = False
+    rules: Rules = NO_RULES
+    conditions: Conditions | None = field(default=None, repr=False)
+    """What the classes were made of, for texts; None in a snapshot that was read from a journal."""
     memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
@@ -165,8 +180,47 @@ class Snapshot:
             self.node_open,
             self.node_domain,
             self.job_required,
+            self.rules,
+            *((self.job_preemptible, self.queue_guarantee, self.queue_lends) if self.keeps_guarantees else ()),
         )
         return self.memo.get("facts", sources, lambda: Facts(self))
+
+    @property
+    def modest(self) -> BoolArray:
+        """`job_modest`, of a snapshot without it that of jobs of which none is (J). Read-only."""
+        if len(self.job_modest) == self.jobs:
+            return self.job_modest
+        return self.memo.get("modest", (self.job_names,), lambda: frozen(np.zeros(self.jobs, dtype=np.bool_)))
+
+    def takes_from(self, job: int, least: int = 0) -> BoolArray | None:
+        """The jobs (J) from which something may be taken for this one, as far as that depends on their namespaces: all
+        but the spared ones from which they have taken at least so often; None: all."""
+        if self.modest[job]:
+            return np.zeros(self.jobs, dtype=np.bool_)
+        if not len(self.spared):
+            return None
+        mine = self.spared[(self.spared[:, 0] == self.owners[job]) & (self.spared[:, 2] >= least), 1]
+        if not len(mine):
+            return None
+        out = np.ones(self.jobs, dtype=np.bool_)
+        out[mine] = False
+        return out
+
+    @property
+    def owners(self) -> IntArray:
+        """The number of each job's namespace (J): a job is named "namespace/name". Read-only."""
+        return self.memo.get("owners", (self.job_names,), lambda: frozen(owners_of(self.job_names)))
+
+    @property
+    def work(self) -> Work:
+        """The operations of the plan that is being made, of all the snapshots that it goes through."""
+        return self.memo.get("work", (self.job_names,), lambda: Work(self.owners.tolist()))
+
+    def apart(self) -> Memo:
+        """A memo for the same jobs in other queues. The operations are those of the same plan."""
+        memo = Memo()
+        memo.get("work", (self.job_names,), lambda: self.work)
+        return memo
 
     def role_starts(self) -> IntArray:
         """First role of each job (J+1): job j owns roles starts[j]:starts[j+1]. Read-only."""
@@ -204,6 +258,12 @@ class Snapshot:
         """Nodes where a new pod of `role` may run (N). Read-only."""
         return self.facts.eligible(self.facts.shape[role])
 
+    def suits(self, role: int) -> BoolArray:
+        """Nodes where a pod of `role` might run if they were open (N)."""
+        suits: BoolArray = self.class_nodes[self.role_class[role]]
+        level = int(self.job_required[self.role_job[role]])
+        return suits if level < 0 else suits & (self.node_domain[level] >= 0)
+
     def jobs_of(self, roles: BoolArray | IntArray) -> BoolArray:
         """Mask of the jobs that own any of these roles (J). `roles`: a mask (G) or indices."""
         out = np.zeros(self.jobs, dtype=np.bool_)
@@ -223,6 +283,17 @@ class Snapshot:
         for r in range(len(self.resources)):
             np.add.at(out[:, r], self.role_job, by_role[:, r])
         return out
+
+
+def namespace_of(job_name: str) -> str:
+    """The namespace of a job "namespace/name"; "" without one."""
+    return job_name.partition("/")[0] if "/" in job_name else ""
+
+
+def owners_of(job_names: Iterable[str]) -> IntArray:
+    """The numbers of the jobs' namespaces, which begin at 0 (J)."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(namespace_of(name), len(known)) for name in job_names], dtype=np.int64)
 
 
 def node_usage(request: IntArray, role: IntArray, node: IntArray, count: IntArray, nodes: int) -> IntArray:
@@ -246,7 +317,7 @@ class Facts:
     |---|---|---|
     | starts, start_list | job, and one more | its first role |
     | role_min, role_max, role_desired, request | role | as in the snapshot |
-    | shape | role | index of its request, node conditions and level: roles of one shape fit on the same nodes |
+    | shape | role | index of its request, node conditions, level and rules: roles of one shape fit on the same nodes |
     | level | shape | the level of the topology of which one domain must hold the job, or -1 |
     | asks | shape | (resource, amount) pairs of one replica's request |
     | weight | shape | dominant share of one replica: its largest fraction of any resource of the cluster |
@@ -274,27 +345,46 @@ class Facts:
         self.pinned: list[bool] = s.job_pinned.tolist()
         self.chains = ancestors(s.queue_parent)
         self.caps: list[list[int]] = s.queue_cap.tolist()
-        self.capped = bool((s.queue_cap < UNLIMITED).any())
+        self.kept = kept_guarantees(s) if s.keeps_guarantees else None
+        """What each queue could claim of jobs that are not preemptible (queue × resource); None: nobody asks."""
+        self.preemptible: list[bool] = s.job_preemptible.tolist()
+        self.siblings = siblings(self.chains) if self.kept else []
+        self.capped = bool((s.queue_cap < UNLIMITED).any()) or self.kept is not None
+        """Whether queues limit what their jobs get, by caps or by what others could claim."""
         self.has_topology = len(s.level_names) > 0
         self.domains = s.node_domain
         self.required: list[int] = s.job_required.tolist()
         shapes: dict[tuple[int, ...], int] = {}
+        self.ruled = s.rules.of_role
+        """The rules of each role that has some."""
+        self.bound_jobs = {int(s.role_job[role]) for role in self.ruled}
+        """The jobs of these roles."""
+        alike = s.rules.alike()
         self.shape = [
-            shapes.setdefault((where, self.required[job], *request), len(shapes))
-            for where, job, request in zip(s.role_class.tolist(), s.role_job.tolist(), self.request, strict=True)
+            shapes.setdefault((alike.get(role, 0), where, self.required[job], *request), len(shapes))
+            for role, (where, job, request) in enumerate(
+                zip(s.role_class.tolist(), s.role_job.tolist(), self.request, strict=True)
+            )
         ]
         self.whole: IntArray = frozen(np.maximum(s.node_allocatable.sum(axis=0), 1))
         self.total: list[int] = self.whole.tolist()
-        self.asks = [tuple((r, amount) for r, amount in enumerate(shape[2:]) if amount) for shape in shapes]
+        plain: dict[tuple[int, ...], int] = {}
+        self.plain = [plain.setdefault(shape[1:], number) for number, shape in enumerate(shapes)]
+        """For each shape, the first one that differs in rules alone: as many fit on each node by itself."""
+        self.asks = [tuple((r, amount) for r, amount in enumerate(shape[3:]) if amount) for shape in shapes]
         self.weight = [
-            max((amount / total for amount, total in zip(shape[2:], self.total, strict=True)), default=0.0)
+            max((amount / total for amount, total in zip(shape[3:], self.total, strict=True)), default=0.0)
             for shape in shapes
         ]
         self._masks = frozen(s.class_nodes & s.node_open)
-        self._classes = [shape[0] for shape in shapes]
-        self.level = [shape[1] for shape in shapes]
+        self._classes = [shape[1] for shape in shapes]
+        self.level = [shape[2] for shape in shapes]
         likes = [_part_of_most(row) for row in s.class_preference * self._masks]
         self.preference = [likes[where] for where in self._classes]
+
+    def is_fixed(self, job: int) -> bool:
+        """Whether what other queues could claim limits the job."""
+        return self.kept is not None and not self.preemptible[job]
 
     def eligible(self, shape: int) -> BoolArray:
         """Nodes where a new pod of this shape may run (N). Read-only."""
@@ -304,12 +394,12 @@ class Facts:
 
     @cached_property
     def kinds(self) -> list[int]:
-        """Index of each job's kind: jobs of one kind have equal requests and are in the same queue."""
+        """Index of each job's kind: jobs of one kind have equal requests, one queue and equal limits."""
         known: dict[tuple[object, ...], int] = {}
         out = []
-        for queue, roles in zip(self.job_queue, self.roles_of, strict=True):
+        for job, (queue, roles) in enumerate(zip(self.job_queue, self.roles_of, strict=True)):
             gang = tuple((self.shape[r], self.role_min[r], self.role_desired[r]) for r in roles)
-            out.append(known.setdefault((queue, gang), len(known)))
+            out.append(known.setdefault((queue, self.is_fixed(job), gang), len(known)))
         return out
 
     @cached_property
@@ -329,6 +419,33 @@ class Facts:
 def _part_of_most(preference: IntArray) -> FloatArray | None:
     most = preference.max(initial=0)
     return frozen(preference / most) if most > 0 else None
+
+
+def kept_guarantees(snapshot: Snapshot) -> list[list[int]] | None:
+    """What each queue is guaranteed and lends to preemptible jobs alone, or the queues below it together (queue ×
+    resource); None: nothing, or no job is concerned."""
+    s = snapshot
+    lends = s.queue_lends if len(s.queue_lends) else np.zeros(s.queues, dtype=np.bool_)
+    kept = np.where(lends[:, None], 0, s.queue_guarantee)
+    if s.queues < 2 or not kept.any() or s.job_preemptible.all():
+        return None
+    chains = ancestors(s.queue_parent)
+    below = np.zeros_like(kept)
+    for q in sorted(range(s.queues), key=lambda q: -len(chains[q])):
+        kept[q] = np.maximum(kept[q], below[q])
+        if len(chains[q]) > 1:
+            below[chains[q][1]] += kept[q]
+    rows: list[list[int]] = kept.tolist()
+    return rows
+
+
+def siblings(chains: list[list[int]]) -> list[list[int]]:
+    """For each queue, the siblings of it and of its ancestors."""
+    above = [chain[1] if len(chain) > 1 else -1 for chain in chains]
+    return [
+        [q for q in range(len(chains)) if any(q != at and above[q] == above[at] for at in chain) and q not in chain]
+        for chain in chains
+    ]
 
 
 def ancestors(parent: IntArray) -> list[list[int]]:

@@ -13,6 +13,7 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.plan import ADMIT, KEEP, PREEMPT, RESIZE, WAIT, Plan
 from diflow.allocator.model.reasons import Reason
+from diflow.allocator.model.rules import Rule, broken
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 
 MOST_FAULTS = 20
@@ -27,7 +28,11 @@ def faults(snapshot: Snapshot, plan: Plan) -> list[str]:
     found: list[str] = []
     change = _difference(snapshot, plan)
     # A plan that changes nothing can only have wrong actions.
-    checks = (_actions,) if change.untouched.all() else (_gangs, _not_moved, _places, _domains, _nodes, _caps, _actions)
+    checks = (
+        (_actions,)
+        if change.untouched.all()
+        else (_gangs, _not_moved, _places, _domains, _rules, _nodes, _caps, _actions)
+    )
     for check in checks:
         found += check(snapshot, change)
         if len(found) >= MOST_FAULTS:
@@ -140,6 +145,23 @@ def _domains(s: Snapshot, change: _Change) -> list[str]:
         if len(there) > 1 or -1 in there:
             out.append(f"job {s.job_names[j]} would not be in one {s.level_names[level]}")
     return out
+
+
+def _rules(s: Snapshot, change: _Change) -> list[str]:
+    """New pods are where the rules about other pods allow them."""
+    if not s.rules.all:
+        return []
+    found = broken(s.rules, change.role, change.node, change.before, change.after)
+    return [f"job {s.job_names[s.role_job[role]]}: new pods against {rule.text}" for role, rule in found.items()]
+
+
+def against_rules(snapshot: Snapshot, plan: Plan) -> dict[int, Rule]:
+    """The jobs of which a plan places new pods where a rule about other pods forbids it: job → the rule."""
+    if not snapshot.rules.all:
+        return {}
+    change = _difference(snapshot, plan)
+    found = broken(snapshot.rules, change.role, change.node, change.before, change.after)
+    return {int(snapshot.role_job[role]): rule for role, rule in found.items()}
 
 
 def _amounts(s: Snapshot, role: IntArray, node: IntArray, count: IntArray) -> IntArray:

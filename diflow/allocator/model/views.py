@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen, ints
+from diflow.allocator.model.conditions import Conditions
+from diflow.allocator.model.eligible import Eligible
 from diflow.allocator.model.profile import Profile
-from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.model.rules import NO_RULES, Kind, Rule, Rules
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot, namespace_of, owners_of
 from diflow.allocator.model.topology import Level, domains, level_of, unknown_level
 from diflow.common import quantities
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_COUNT, MOST_MOVES, MOST_PORT_COLUMNS, MOST_RESOURCES
-from diflow.common.predicates import NODE_NAME, Taint, Where
+from diflow.common.predicates import Taint, Where
+from diflow.common.words import DEFAULT_QUEUE
 
 _EMPTY: Mapping[str, int] = MappingProxyType({})
 _NO_SPEEDS: Mapping[str, float] = MappingProxyType({})
 _NO_AGES: Mapping[float, float] = MappingProxyType({})
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
-DEFAULT_QUEUE = "default"
 PODS = quantities.PODS
 NOT_OFFERED = "not offered"
 """Stands for all resources that no node offers: each node has 0 of it, and a role that asks for one asks for 1."""
@@ -37,8 +42,15 @@ MOST_REQUEST = 10**9
 """Limit of a replica's request for one resource, unless a node has more than half of that: the sum over a million jobs
 of two thousand replicas each stays below 2**63."""
 _NAMES_TOLD = 3
+_LAST: ContextVar[Eligible | None] = ContextVar("eligible", default=None)
+"""The nodes of a thread's last snapshot as `Eligible`: most snapshots have the same ones."""
 POOL_LABEL = "nvidia.com/gpu.product"
 """Default of the node label that names the pool."""
+
+
+def host_ports(numbers: Iterable[int]) -> dict[str, int]:
+    """These ports as resources, of which each node has one."""
+    return {f"{_PORT}{number}": 1 for number in numbers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,8 @@ class QueueView:
     guarantee: Mapping[str, int] = field(default_factory=dict)
     cap: Mapping[str, int] = field(default_factory=dict)
     parent: str | None = None
+    lends: bool = False
+    """Whether it lends what it is guaranteed to jobs that are not preemptible too, which it could not claim back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,7 @@ class RoleView:
     wanted: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        ports = {f"{_PORT}{port}": 1 for port in self.host_ports}
+        ports = host_ports(self.host_ports)
         unit, maximum, desired = self.unit, self.maximum, self.desired
         least = -(-max(1, self.minimum) // unit) * unit
         most = max(least, next((n for n in (maximum, desired) if n is not None), 1) // unit * unit)
@@ -103,6 +117,9 @@ class RoleView:
 class JobView:
     """A job under the allocator. `placed`: its current replicas, role → node → count. `required`: the name or label of
     the level of the topology of which one domain must hold all of its replicas; "": none.
+
+    `modest`: it takes nothing from other jobs. `spared_by`: the namespaces whose jobs take nothing more
+    from it, and how often they did lately.
 
     `service_seconds`: replica-seconds held so far; None: the seconds since it started.
     """
@@ -121,12 +138,32 @@ class JobView:
     placed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     profile: Profile | None = None
     required: str = ""
+    modest: bool = False
+    spared_by: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRule:
+    """A rule of roles, as (job, role), about the nodes with one value of the label `key` ("": all nodes) and the pods
+    there (`rules.py`). `base`, `repels`: node → pods that count, and that have the rule, and are no replicas of the
+    views. `where`: of a spread constraint, the nodes whose domains count."""
+
+    kind: Kind
+    key: str
+    text: str
+    owners: frozenset[tuple[str, str]]
+    counted: frozenset[tuple[str, str]]
+    base: Mapping[str, int] = field(default_factory=dict)
+    repels: Mapping[str, int] = field(default_factory=dict)
+    most: int = 1
+    least_domains: int = 1
+    where: Where | None = None
 
 
 _Named = TypeVar("_Named", NodeView, QueueView, JobView)
 
 
-def build(  # noqa: PLR0913 (a snapshot has these parts)
+def build(  # noqa: PLR0913 (a snapshot has these parts: one line here for each, so that it is long)
     nodes: Iterable[NodeView],
     jobs: Iterable[JobView],
     queues: Iterable[QueueView] = (),
@@ -137,6 +174,7 @@ def build(  # noqa: PLR0913 (a snapshot has these parts)
     pool_speed: Mapping[str, float] = _NO_SPEEDS,
     refused: Mapping[str, str] = _NO_TEXTS,
     levels: Sequence[Level] = (),
+    rules: Sequence[DomainRule] = (),
 ) -> Snapshot:
     """The snapshot of these objects.
 
@@ -169,7 +207,6 @@ def build(  # noqa: PLR0913 (a snapshot has these parts)
     node_index = {node.name: i for i, node in enumerate(ordered_nodes)}
     classes, preference, class_of = _classes(ordered_nodes, [role.where for _, role in roles])
     held = _held(ordered_jobs, node_index)
-    count = len(ordered_jobs)
     return Snapshot(
         now_seconds=now_seconds,
         resources=resources,
@@ -177,41 +214,36 @@ def build(  # noqa: PLR0913 (a snapshot has these parts)
         node_allocatable=_table([{**dict.fromkeys(ports, 1), **n.allocatable} for n in ordered_nodes], resources, 0),
         node_foreign=_table([n.foreign for n in ordered_nodes], resources, 0),
         node_releasing=_table([n.releasing for n in ordered_nodes], resources, 0),
-        node_open=frozen(np.array([n.is_open for n in ordered_nodes], dtype=np.bool_)),
-        node_pool=frozen(ints([pools.index(n.labels.get(pool_label, "")) for n in ordered_nodes], (-1,))),
+        node_open=_bools([n.is_open for n in ordered_nodes]),
+        node_pool=_ints([pools.index(n.labels.get(pool_label, "")) for n in ordered_nodes]),
         pool_names=tuple(pools),
-        pool_speed=frozen(np.array([_positive(pool_speed.get(pool, 1.0)) for pool in pools], dtype=np.float64)),
+        pool_speed=_floats([_positive(pool_speed.get(pool, 1.0)) for pool in pools]),
         queue_names=tuple(queue.name for queue in ordered_queues),
-        queue_parent=frozen(ints([queue_index.get(q.parent or "", -1) for q in ordered_queues], (-1,))),
-        queue_weight=frozen(np.array([max(0.0, float(q.weight)) for q in ordered_queues], dtype=np.float64)),
+        queue_parent=_ints([queue_index.get(q.parent or "", -1) for q in ordered_queues]),
+        queue_weight=_floats([max(0.0, float(q.weight)) for q in ordered_queues]),
         queue_guarantee=_table([q.guarantee for q in ordered_queues], resources, 0),
         queue_cap=_table([q.cap for q in ordered_queues], resources, UNLIMITED),
+        queue_lends=frozen(np.array([q.lends for q in ordered_queues], dtype=np.bool_)),
         job_names=tuple(job.name for job in ordered_jobs),
-        job_queue=frozen(
-            ints(
-                [
-                    -1 if job.name in refused else (queue_index.get(job.queue, -1) if said else 0)
-                    for job in ordered_jobs
-                ],
-                (count,),
-            )
+        job_queue=_ints(
+            [-1 if job.name in refused else (queue_index.get(job.queue, -1) if said else 0) for job in ordered_jobs]
         ),
         job_queue_name=tuple(job.queue for job in ordered_jobs),
-        job_priority=frozen(ints([job.priority for job in ordered_jobs], (count,))),
-        job_preemptible=frozen(np.array([job.preemptible for job in ordered_jobs], dtype=np.bool_)),
-        job_pinned=frozen(np.array([job.pinned for job in ordered_jobs], dtype=np.bool_)),
-        job_created_seconds=frozen(np.array([job.created_seconds for job in ordered_jobs], dtype=np.float64)),
-        job_started_seconds=_times([_past(job.started_seconds, now_seconds, ages) for job in ordered_jobs]),
-        job_changed_seconds=_times([_past(job.changed_seconds, now_seconds, ages) for job in ordered_jobs]),
-        job_restarts=frozen(ints([min(max(0, job.restarts), MOST_MOVES) for job in ordered_jobs], (count,))),
-        job_service_seconds=frozen(np.array([_service(job, now_seconds) for job in ordered_jobs], dtype=np.float64)),
+        job_priority=_ints([job.priority for job in ordered_jobs]),
+        job_preemptible=_bools([job.preemptible for job in ordered_jobs]),
+        job_pinned=_bools([job.pinned for job in ordered_jobs]),
+        job_created_seconds=_floats([job.created_seconds for job in ordered_jobs]),
+        job_started_seconds=_floats([_past(job.started_seconds, now_seconds, ages) for job in ordered_jobs]),
+        job_changed_seconds=_floats([_past(job.changed_seconds, now_seconds, ages) for job in ordered_jobs]),
+        job_restarts=_ints([min(max(0, job.restarts), MOST_MOVES) for job in ordered_jobs]),
+        job_service_seconds=_floats([_service(job, now_seconds) for job in ordered_jobs]),
         job_profile=tuple(job.profile for job in ordered_jobs),
         role_names=tuple(role.name for _, role in roles),
-        role_job=frozen(ints([j for j, _ in roles], (len(roles),))),
+        role_job=_ints([j for j, _ in roles]),
         role_request=_table(requests, resources, 0, **({PODS: 1} if limited else {})),
-        role_min=frozen(ints([min(role.least, MOST_COUNT) for _, role in roles], (len(roles),))),
-        role_max=frozen(ints([min(role.most, MOST_COUNT) for _, role in roles], (len(roles),))),
-        role_desired=frozen(ints([min(role.wanted, MOST_COUNT) for _, role in roles], (len(roles),))),
+        role_min=_ints([min(role.least, MOST_COUNT) for _, role in roles]),
+        role_max=_ints([min(role.most, MOST_COUNT) for _, role in roles]),
+        role_desired=_ints([min(role.wanted, MOST_COUNT) for _, role in roles]),
         role_class=class_of,
         class_nodes=classes,
         class_preference=preference,
@@ -222,9 +254,87 @@ def build(  # noqa: PLR0913 (a snapshot has these parts)
         level_names=tuple(level.name for level in levels),
         domain_names=domain_names,
         node_domain=node_domain,
-        job_required=frozen(ints(required, (count,))),
-        role_unit=frozen(ints([role.unit for _, role in roles], (len(roles),))),
+        job_required=_ints(required),
+        role_unit=_ints([role.unit for _, role in roles]),
+        job_modest=_bools([job.modest for job in ordered_jobs]),
+        spared=_spared(ordered_jobs),
+        rules=_rules(rules, roles, ordered_jobs, ordered_nodes) if rules else NO_RULES,
+        conditions=Conditions(
+            [(node.name, node.labels, node.taints) for node in ordered_nodes],
+            [role.where for _, role in roles],
+            [role.asks for _, role in roles],
+        ),
     )
+
+
+def _rules(
+    given: Sequence[DomainRule],
+    roles: Sequence[tuple[int, RoleView]],
+    jobs: Sequence[JobView],
+    nodes: Sequence[NodeView],
+) -> Rules:
+    number = {(jobs[j].name, role.name): g for g, (j, role) in enumerate(roles)}
+    index = {node.name: n for n, node in enumerate(nodes)}
+    by_key: dict[str, tuple[IntArray, int]] = {}
+    opened: dict[tuple[str, Where | None], BoolArray] = {}
+    out = []
+    for rule in given:
+        if rule.key not in by_key:
+            values = [node.labels.get(rule.key) if rule.key else "" for node in nodes]
+            known = {value: d for d, value in enumerate(dict.fromkeys(v for v in values if v is not None))}
+            by_key[rule.key] = _ints([-1 if value is None else known[value] for value in values]), len(known)
+        domain, count = by_key[rule.key]
+        is_open = opened.get((rule.key, rule.where))
+        if is_open is None:
+            is_open = np.zeros(count, dtype=np.bool_)
+            suits = domain >= 0 if rule.where is None else (domain >= 0) & _classes(nodes, [rule.where])[0][0]
+            is_open[domain[suits]] = True
+            opened[rule.key, rule.where] = frozen(is_open)
+        out.append(
+            Rule(
+                rule.kind,
+                rule.text,
+                domain,
+                owners=frozenset(number[one] for one in rule.owners if one in number),
+                counted=frozenset(number[one] for one in rule.counted if one in number),
+                base=_in_domains(rule.base, index, domain, count),
+                repels=_in_domains(rule.repels, index, domain, count),
+                is_open=is_open,
+                most=rule.most,
+                least_domains=rule.least_domains,
+            )
+        )
+    return Rules.of([rule for rule in out if rule.owners or rule.counted])
+
+
+@lru_cache(maxsize=64)
+def _no_pods(domains: int) -> IntArray:
+    """One array for all rules that no other pods concern."""
+    return frozen(np.zeros(domains, dtype=np.int64))
+
+
+def _in_domains(pods: Mapping[str, int], index: Mapping[str, int], domain: IntArray, count: int) -> IntArray:
+    if not pods:
+        return _no_pods(count)
+    out = np.zeros(count, dtype=np.int64)
+    for node, number in pods.items():
+        at = int(domain[index[node]]) if node in index else -1
+        if at >= 0:
+            out[at] += number
+    return frozen(out)
+
+
+def _spared(jobs: Sequence[JobView]) -> IntArray:
+    pairs: list[tuple[int, int, int]] = []
+    if any(job.spared_by for job in jobs):
+        names = [namespace_of(job.name) for job in jobs]
+        number = dict(zip(names, owners_of(job.name for job in jobs).tolist(), strict=True))
+        pairs = [
+            (number[name], j, job.spared_by[name])
+            for j, job in enumerate(jobs)
+            for name in sorted(job.spared_by & number.keys())
+        ]
+    return frozen(ints(pairs, (len(pairs), 3)))
 
 
 def _by_name(items: Iterable[_Named], what: str) -> list[_Named]:
@@ -310,14 +420,23 @@ def _table(rows: Sequence[Mapping[str, int]], resources: tuple[str, ...], missin
     return frozen(out)
 
 
-def _times(values: Sequence[float | None]) -> FloatArray:
-    out = np.array([-1.0 if value is None else value for value in values], dtype=np.float64)
-    frozen(out)
-    return out
+def _ints(values: Sequence[int]) -> IntArray:
+    return frozen(ints(values, (len(values),)))
 
 
-def _past(time: float | None, now_seconds: float, ages: Mapping[float, float]) -> float | None:
-    return now_seconds - ages[time] if time is not None and time in ages else time
+def _floats(values: Sequence[float]) -> FloatArray:
+    return frozen(np.array(values, dtype=np.float64))
+
+
+def _bools(values: Sequence[bool]) -> BoolArray:
+    return frozen(np.array(values, dtype=np.bool_))
+
+
+def _past(time: float | None, now_seconds: float, ages: Mapping[float, float]) -> float:
+    """The time, or -1 without one."""
+    if time is None:
+        return -1.0
+    return now_seconds - ages[time] if time in ages else time
 
 
 def _positive(value: float) -> float:
@@ -326,19 +445,12 @@ def _positive(value: float) -> float:
 
 def _classes(nodes: Sequence[NodeView], wheres: Sequence[Where]) -> tuple[BoolArray, IntArray, IntArray]:
     """A node mask and node preferences (K×N) for each distinct set of conditions, and the class of each role (G)."""
-    rows: dict[Where, int] = {}
-    class_of = [rows.setdefault(where, len(rows)) for where in wheres]
-    mask = np.ones((max(1, len(rows)), len(nodes)), dtype=np.bool_)
-    preference = np.zeros(mask.shape, dtype=np.int64)
-    tainted = any(node.taints for node in nodes)
-    named = any(where.affinity or where.preferred for where in rows)
-    labels = [{**node.labels, NODE_NAME: node.name} if named else node.labels for node in nodes]
-    for where, row in rows.items():
-        if tainted or where.selector or where.affinity:
-            mask[row] = [where.admits(known, node.taints) for known, node in zip(labels, nodes, strict=True)]
-        if where.preferred:
-            preference[row] = [where.score(known) for known in labels]
-    return frozen(mask), frozen(preference), frozen(ints(class_of, (len(wheres),)))
+    labelled = [(node.name, node.labels, node.taints) for node in nodes]
+    known = _LAST.get()
+    if known is None or not known.is_of(labelled):
+        known = Eligible(labelled)
+        _LAST.set(known)
+    return known.classes(wheres)
 
 
 def _held(jobs: Sequence[JobView], node_index: Mapping[str, int]) -> tuple[IntArray, IntArray, IntArray]:

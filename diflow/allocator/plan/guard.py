@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from diflow.allocator.model.plan import Plan, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.common.clock import SYSTEM, Clock
+
+_ENDS_SECONDS = 1.0
+"""How long a call that is late may take to notice that it is to stop."""
 
 
 class Guard:
@@ -19,6 +23,8 @@ class Guard:
         self._name, self._limit_seconds, self._clock = name, limit_seconds, clock
         self._left: threading.Thread | None = None
         self._since = 0.0
+        self.processor_seconds = 0.0
+        """What the last call has used, if it has returned."""
 
     @property
     def stuck_seconds(self) -> float:
@@ -34,18 +40,26 @@ class Guard:
         trouble: list[str] = []
 
         def run() -> None:
+            began = time.thread_time()
             try:
                 box.append(call(snapshot))
             except Exception as error:  # policies are plugins: nothing that they raise may stop the allocator
                 trouble.append(f"{type(error).__name__}: {error}")
+            finally:
+                self.processor_seconds = time.thread_time() - began
 
+        self.processor_seconds = 0.0
         began = self._clock.monotonic()
         worker = threading.Thread(target=run, name=f"policy-{name}", daemon=True)
         worker.start()
         worker.join(self._limit_seconds)
+        is_late = worker.is_alive()
+        if is_late:
+            snapshot.work.stop()
+            worker.join(_ENDS_SECONDS)
         if worker.is_alive():
             self._left, self._since = worker, began
-        if worker.is_alive() or self._clock.monotonic() - began > self._limit_seconds:
+        if is_late or worker.is_alive() or self._clock.monotonic() - began > self._limit_seconds:
             words = f"policy {name} took longer than {self._limit_seconds:g} s; nothing is changed"
             return keep_plan(snapshot, name), words
         if trouble:
@@ -67,5 +81,15 @@ def guarded(
 
 
 def has_raised(trouble: str, name: str) -> bool:
-    """Whether the trouble that `guarded` returned is that the policy raised, not a timeout or an invalid plan."""
+    """Whether the trouble that `guarded` returned is that the policy raised."""
     return trouble.startswith(f"policy {name} failed ")
+
+
+def has_fault(trouble: str, name: str) -> bool:
+    """Whether the trouble that `guarded` returned is that the policy raised or made an invalid plan, not a timeout."""
+    return trouble.startswith((f"policy {name} failed ", f"policy {name} returned a bad plan "))
+
+
+def is_late(trouble: str, name: str) -> bool:
+    """Whether the trouble that `guarded` returned is that the policy took too long."""
+    return trouble.startswith(f"policy {name} took longer ")

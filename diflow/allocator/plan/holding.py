@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, RoleView
+from diflow.allocator.model.views import JobView, RoleView
 from diflow.allocator.plan.isolation import LeftOut
 from diflow.allocator.watch import reports
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
-from diflow.common.words import named
+from diflow.common import quantities
+from diflow.common.words import DEFAULT_QUEUE, named
 from diflow.record.allocation import Allocation
 from diflow.record.job import Role
-from diflow.record.pod import PodRecord
+from diflow.record.pod import PodRecord, shared
 
 _NODES_NAMED = 3
 Places = dict[str, dict[int, str]]
@@ -37,12 +38,19 @@ class Standing:
     """What happened to its nodes, if it had a place and lost it; else ""."""
     may_stay: bool = False
     """Displaced only because of cordoned nodes: it stays if no other place is free."""
+    leaves: str = ""
+    """Which of its nodes announce their end, of a job that is not preemptible: it stays there until another place is
+    free."""
     is_fixed: bool = False
     """It cannot be written now: others are planned around it."""
     most: Mapping[str, int] | None = None
     """The most replicas by task for now, as more pods were not created."""
     is_barred: bool = False
     """It gets nothing more for now, as it did not use an earlier place in time."""
+    is_modest: bool = False
+    """It takes nothing from other jobs for now, as places were promised in its namespace that were not used."""
+    spared_by: Mapping[str, int] = field(default_factory=dict)
+    """The namespaces whose jobs take nothing more from it for now, and how often they did lately."""
     excluded: frozenset[str] = frozenset()
     """The nodes that are left out for this job now: it gets no new place there."""
 
@@ -58,7 +66,7 @@ class Standing:
     @cached_property
     def unused(self) -> Mapping[str, Mapping[int, str]]:
         """The places that no pod uses: task → index → node."""
-        used = {(p.place.task, p.place.index): p.where for p in self.job.current_pods if p.place and p.where}
+        used = self.job.where
         out = {
             task: {index: node for index, node in places.items() if used.get((task, index)) != node}
             for task, places in self.places.items()
@@ -71,8 +79,19 @@ class Standing:
         return frozenset(
             pod.identity.uid
             for pod in self.job.current_pods
-            if pod.place and self.places.get(pod.place.task, {}).get(pod.place.index) == pod.where
+            if self.places.get(pod.task, {}).get(pod.index) == self.job.where_is(pod)
         )
+
+    @cached_property
+    def requests(self) -> Mapping[str, Mapping[str, int]]:
+        """By task, the request of one replica: the mean of its pods, which include what Argo and admission add, or else
+        that of its template. A user can make one pod small, and leave the others as they are."""
+        return _requests(self)
+
+    @cached_property
+    def ruled(self) -> tuple[Role, ...]:
+        """Its tasks with rules about other pods or with claims: of most jobs none."""
+        return tuple(role for role in self.job.read.needs.roles if role.rules.asks)
 
     @cached_property
     def view(self) -> JobView:
@@ -94,7 +113,7 @@ class Standings:
         nodes = (
             keep_cordoned,
             {
-                name: (node.is_open, node.is_schedulable, capacity.is_lost(name))
+                name: (node.is_open, node.is_staying, node.taints, capacity.is_lost(name))
                 for name, node in capacity.nodes.items()
             },
         )
@@ -118,13 +137,15 @@ class Lapsed:
 
     `barred`: the jobs that get nothing more for now. `most`: the most replicas, by job and task. `stuck`: the uids of
     pods that should leave and do not, and count as foreign. `places`: by job, the (task, index) that are no longer
-    reserved for a job with finished replicas; it may use them when there is free capacity.
+    reserved for a job with finished replicas; it may use them when there is free capacity. `modest`: jobs that take
+    nothing from others.
     """
 
     barred: Set[str] = frozenset()
     most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     stuck: Set[str] = frozenset()
     places: Mapping[str, Set[tuple[str, int]]] = field(default_factory=dict)
+    modest: Set[str] = frozenset()
 
     def applied(self, standing: Standing) -> Standing:
         """The standing with these restrictions."""
@@ -138,6 +159,8 @@ class Lapsed:
             standing = replace(standing, places=held)
         if key in self.barred or key in self.most:
             standing = replace(standing, is_barred=key in self.barred, most=self.most.get(key))
+        if key in self.modest:
+            standing = replace(standing, is_modest=True)
         return standing
 
 
@@ -159,22 +182,26 @@ def stand(job: Job, capacity: FreeCapacity, *, keep_cordoned: bool = False) -> S
     where = {node for places in held.values() for node in places.values()}
     lost = {node for node in where if capacity.is_lost(node)}
     if not read.terms.is_preemptible:
-        kept = {task: {i: node for i, node in places.items() if node not in lost} for task, places in held.items()}
-        return Standing(job, kept, done)
-    closed = {node for node in where if not capacity.is_open(node)}
+        ending = _ending(held, capacity)
+        gone = lost | ending.keys()
+        kept = {task: {i: node for i, node in places.items() if node not in gone} for task, places in held.items()}
+        return Standing(job, kept, done, leaves=named_troubles(ending))
+    tainted = _tainted(job, held, capacity)
+    closed = {node for node in where if not capacity.is_open(node) or node in tainted}
     if any(done.values()) and not lost:
         return Standing(job, held, done)  # a new round would repeat the finished replicas' work
-    if closed - lost and not lost and (keep_cordoned or not _is_cordoned(closed, capacity)):
+    is_to_leave = tainted or _is_cordoned(closed, capacity)
+    if closed - lost and not lost and (keep_cordoned or not is_to_leave):
         return Standing(job, held, done)  # a node that is not ready may come back
     if closed:
-        why = named_troubles({name: capacity.trouble(name) for name in closed})
+        why = named_troubles({name: capacity.trouble(name) or tainted.get(name, "") for name in closed})
         return Standing(job, displaced=why, may_stay=not lost)
     return Standing(job, held, done)
 
 
 def allocation_of_pods(job: Job) -> Allocation | None:
-    """The allocation derived from the pods, for when the annotation is missing or invalid."""
-    where = {(p.place.task, p.place.index): p.where for p in job.current_pods if p.place and p.where}
+    """The allocation derived from the bound pods, for when the annotation is missing or invalid."""
+    where = {pod.replica: pod.host for pod in job.current_pods if pod.host}
     nodes = {
         role.name: tuple(where.get((role.name, i), "") for i in range(job.read.live.running(role.name)))
         for role in job.read.needs.roles
@@ -193,7 +220,27 @@ def is_planned(job: Job) -> bool:
 
 
 def _is_cordoned(closed: set[str], capacity: FreeCapacity) -> bool:
-    return any(name in capacity.nodes and not capacity.nodes[name].is_schedulable for name in closed)
+    return any(name in capacity.nodes and not capacity.nodes[name].is_staying for name in closed)
+
+
+def _ending(held: Mapping[str, Mapping[int, str]], capacity: FreeCapacity) -> dict[str, str]:
+    """The nodes of these places that announce their end, with the words about it."""
+    nodes = {node for places in held.values() for node in places.values()}
+    there = {name: capacity.nodes[name] for name in sorted(nodes) if name in capacity.nodes}
+    return {name: node.trouble for name, node in there.items() if node.ends and not capacity.is_lost(name)}
+
+
+def _tainted(job: Job, held: Mapping[str, Mapping[int, str]], capacity: FreeCapacity) -> dict[str, str]:
+    """The nodes of these places that have a taint which the pods there do not tolerate, with the words about it."""
+    out: dict[str, str] = {}
+    for task, places in held.items():
+        for index, node in places.items():
+            there = capacity.nodes.get(node)
+            if node in out or there is None or not there.taints:
+                continue
+            if why := capacity.untolerated(node, job.tolerations(task, index)):
+                out[node] = why
+    return out
 
 
 def named_troubles(troubles: Mapping[str, str]) -> str:
@@ -202,20 +249,48 @@ def named_troubles(troubles: Mapping[str, str]) -> str:
     return named(found, _NODES_NAMED)
 
 
-def request_of(standing: Standing, role: Role) -> Mapping[str, int]:
-    """The request of one replica: from its pods, which include what Argo adds, else from its template."""
-    for pod in (*standing.job.pods, *standing.job.old_pods):
-        if pod.place is not None and pod.place.task == role.name:
-            has = standing.job.read.live.memory.get(role.name)
-            return pod.request if has is None else _with_more(pod, role, has)
-    return role.request
+def _requests(standing: Standing) -> Mapping[str, Mapping[str, int]]:
+    job, read = standing.job, standing.job.read
+    current, old = _by_task(job.current_pods), _by_task(job.old_pods)
+    out = {}
+    for role in read.needs.roles:
+        pods = current.get(role.name, [])
+        pods = [pod for pod in pods if pod.host] or pods or old.get(role.name, [])
+        if not pods:
+            out[role.name] = job.promised(role) if standing.is_placed else role.request
+            continue
+        # A job that holds nothing is planned with what its pods ask for, as it is admitted with that.
+        asked = [job.counted_request(pod) if standing.is_placed else pod.request for pod in pods]
+        request, has = _mean(asked), read.live.memory.get(role.name)
+        if has is not None:
+            least = job.promised(role) if standing.is_placed else role.request
+            next_ = (_with_more(pod, one, least, has) for pod, one in zip(pods, asked, strict=True))
+            request = shared({**request, "memory": max(one.get("memory", 0) for one in next_)})
+        out[role.name] = request
+    return out
 
 
-def _with_more(pod: PodRecord, role: Role, memory: int) -> Mapping[str, int]:
+def _by_task(pods: Iterable[PodRecord]) -> dict[str, list[PodRecord]]:
+    out: dict[str, list[PodRecord]] = {}
+    for pod in pods:
+        out.setdefault(pod.task, []).append(pod)
+    return out
+
+
+def _mean(requests: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+    """The mean of requests, rounded up: as many replicas ask for as much together."""
+    first, count = requests[0], len(requests)
+    if all(request is first for request in requests):
+        return first
+    total = quantities.total(requests)
+    return shared({name: -(-value // count) for name, value in total.items()})
+
+
+def _with_more(pod: PodRecord, request: Mapping[str, int], least: Mapping[str, int], memory: int) -> Mapping[str, int]:
     """The request of the pod after this one, whose main container may have more `memory` (MiB)."""
-    before = pod.request.get("memory", 0)
-    next_ = max(role.request.get("memory", 0), before + memory - pod.memory if pod.memory else before)
-    return {**pod.request, "memory": next_} if next_ != before else pod.request
+    before = request.get("memory", 0)
+    next_ = max(least.get("memory", 0), before + memory - pod.memory if pod.memory else before)
+    return {**request, "memory": next_} if next_ != before else request
 
 
 def _view(standing: Standing) -> JobView:
@@ -232,7 +307,7 @@ def _view(standing: Standing) -> JobView:
         roles.append(
             RoleView(
                 name=role.name,
-                request={k: v for k, v in request_of(standing, role).items() if k != "pods"},
+                request={k: v for k, v in standing.requests[role.name].items() if k != "pods"},
                 minimum=low,
                 maximum=max(low, high),
                 desired=max(low, high),
@@ -258,6 +333,8 @@ def _view(standing: Standing) -> JobView:
         placed=placed,
         profile=reports.profile(read.texts.profilings),
         required=read.spec.required,
+        modest=standing.is_modest,
+        spared_by=standing.spared_by,
     )
 
 

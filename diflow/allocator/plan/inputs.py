@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Final
 
 from diflow.allocator.gpu_pools import Pools
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, build
+from diflow.allocator.model.views import JobView, NodeView, build, host_ports
 from diflow.allocator.plan.holding import (
     Lapsed,
     Places,
@@ -22,21 +23,19 @@ from diflow.allocator.plan.holding import (
     Standings,
     is_planned,
     named_troubles,
-    request_of,
     stand,
 )
-from diflow.allocator.plan.isolation import MOST_CULPRITS, culprit
-from diflow.allocator.reconcile.pending import paused_until
+from diflow.allocator.plan.isolation import without_culprits
+from diflow.allocator.plan.pod_rules import reaching, rules_of
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity, trouble
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.queue_access import NamespaceRule, refusal
 from diflow.common import quantities
+from diflow.common.queue_access import NamespaceRule, refusal
+from diflow.common.words import DEFAULT_QUEUE
 from diflow.record.job import JobRecord
 from diflow.record.node import NodeRecord
 from diflow.record.pod import PodRecord
-
-_NO_NODES: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +61,10 @@ class Restrictions:
     """Jobs that cannot be written now; they keep what they hold and get nothing more."""
     ending: Set[str] = frozenset()
     """Jobs whose pods are being ended, and which have no place."""
-    avoid: Mapping[str, Set[str]] = field(default_factory=dict)
-    """By namespace, the open nodes that get no new pods of its jobs."""
     lapsed: Lapsed = field(default_factory=Lapsed)
     """Places that were not used in time."""
+    pace: Callable[[Sequence[Standing]], list[Standing]] = list
+    """The standings with the pace at which jobs are resized."""
 
 
 FREE: Final = Restrictions()
@@ -95,10 +94,11 @@ def picture(
     def made(some: Sequence[Job]) -> Picture:
         found = kept.of(some, capacity, now=now, keep_cordoned=keep_cordoned)
         standings = _applied(found, restrictions, now)
-        standings, views = _on_nodes(jobs, standings, state.nodes, pods, ending=ending, stuck=stuck)
+        standings, views, stay = _on_nodes(jobs, standings, state.nodes, pods, ending=ending, stuck=stuck)
+        attached = cache(lambda: state.volumes.attached(state.pods))
         snapshot = build(
             views,
-            [_inheriting(standing, inherit) for standing in standings],
+            [reaching(_inheriting(standing, inherit), standing, state.volumes, attached) for standing in standings],
             state.queues,
             now_seconds=now,
             ages=capacity.ages,
@@ -106,36 +106,12 @@ def picture(
             pool_speed=pools.speed,
             refused=_refused(standings, state.rules),
             levels=pools.levels,
+            rules=rules_of(standings, stay, state.volumes),
         )
         return Picture(snapshot, tuple(standings))
 
-    def fails(some: Sequence[Job]) -> bool:
-        try:
-            made(some)
-        except Exception:
-            return True
-        return False
-
-    error: Exception = RuntimeError("no picture")
-    for turn in range(MOST_CULPRITS):
-        planned = kept.left_out.without(jobs, now=now)
-        try:
-            found = made(planned)
-        except Exception as failure:  # unexpected data of some job
-            error = failure
-        else:
-            return replace(found, left_out=kept.left_out.texts())
-        if turn == 0:
-            alone = [(job, wrong) for job in planned if (wrong := _fault(job, capacity, keep_cordoned)) is not None]
-            for job, wrong in alone:
-                kept.left_out.add(job, wrong, now=now)
-            if alone:
-                continue
-        worst = culprit(planned, fails)
-        if worst is None:
-            break
-        kept.left_out.add(worst, error, now=now)
-    raise error
+    found = without_culprits(made, jobs, kept.left_out, fault=partial(_fault, capacity, keep_cordoned), now=now)
+    return replace(found, left_out=kept.left_out.texts())
 
 
 def _inheriting(standing: Standing, inherit: Callable[[JobRecord, Profile | None], Profile | None] | None) -> JobView:
@@ -146,7 +122,7 @@ def _inheriting(standing: Standing, inherit: Callable[[JobRecord, Profile | None
     return view if profile is view.profile else replace(view, profile=profile)
 
 
-def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception | None:
+def _fault(capacity: FreeCapacity, keep_cordoned: bool, job: Job) -> Exception | None:
     """The error of a job by itself, None if there is none."""
     try:
         if is_planned(job):
@@ -161,52 +137,57 @@ def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception |
 
 def _applied(standings: list[Standing], restrictions: Restrictions, now: float) -> list[Standing]:
     """The standings that are planned, with their restrictions, in the order of the snapshot."""
-    fixed, avoid = restrictions.fixed, restrictions.avoid
+    fixed = restrictions.fixed
     standings = [s for s in standings if s.job.key not in restrictions.ending]
     standings.sort(key=lambda s: s.job.title)
-    standings = [restrictions.lapsed.applied(s) for s in standings]
+    standings = restrictions.pace([restrictions.lapsed.applied(s) for s in standings])
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in standings]
-    standings = [_without_nodes(s, avoid.get(s.job.read.identity.namespace, _NO_NODES), now) for s in standings]
+    standings = [_paused(_without_nodes(s, now), now) for s in standings]
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 
 
-def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeRecord]) -> Mapping[str, NodeRecord]:
-    """The nodes with as much more memory as the pods there have less than their job's next ones.
+def _as_the_pods_are(standings: Iterable[Standing], nodes: Mapping[str, NodeRecord]) -> Mapping[str, NodeRecord]:
+    """The nodes with as much more as the pods there have less than they are counted with, and the other way round.
 
-    All replicas of a task have one request in a snapshot, that of the next pods. Running ones may have less: so what
-    they leave free remains free for others.
+    All replicas of a task have one request in a snapshot. On its node each pod counts with its own: what it requests
+    cannot be changed, as its annotations can.
     """
-    more: dict[str, int] = {}
+    more: dict[str, quantities.Amounts] = {}
     for standing in standings:
-        read = standing.job.read
-        raised = [role for role in read.needs.roles if role.name in read.live.memory]
-        counted_as = {role.name: request_of(standing, role).get("memory", 0) for role in raised}
-        for pod in standing.job.current_pods if counted_as else ():
-            if pod.place is None or pod.where not in nodes or pod.identity.uid not in standing.pods_in_place:
+        if not standing.is_placed:
+            continue
+        job, requests = standing.job, standing.requests
+        for pod in job.current_pods:
+            counted, own = requests.get(pod.task), job.counted_request(pod)
+            if counted is None or own is counted or pod.identity.uid not in standing.pods_in_place:
                 continue
-            # By what the pod requests, which nobody can change: its annotations are its user's.
-            less = counted_as.get(pod.place.task, 0) - pod.request.get("memory", 0)
-            if less > 0:
-                more[pod.where] = more.get(pod.where, 0) + less
-    if not more:
-        return nodes
+            less = {name: counted.get(name, 0) - own.get(name, 0) for name in (*counted, *own)}
+            quantities.add(more.setdefault(pod.where, {}), less)
     return {
-        name: replace(node, allocatable={**node.allocatable, "memory": node.allocatable.get("memory", 0) + more[name]})
+        name: replace(
+            node, allocatable={key: max(0, value + more[name].get(key, 0)) for key, value in node.allocatable.items()}
+        )
         if name in more
         else node
         for name, node in nodes.items()
     }
 
 
-def _without_nodes(standing: Standing, avoided: Set[str], now: float) -> Standing:
-    """The standing of a job without the nodes that it leaves out or avoids, and with its pause after pods that did not
-    start. All of these expire without a change of the job."""
+def _paused(standing: Standing, now: float) -> Standing:
+    """The standing of a job that gets nothing more for now, as kube-scheduler has refused its gang again and again."""
+    at = standing.job.read.notes.allocation
+    return standing if at is None or now >= at.paused_until else replace(standing, is_barred=True)
+
+
+def _without_nodes(standing: Standing, now: float) -> Standing:
+    """The standing of a job without the nodes that it leaves out, and with its pause after pods that did not start.
+    Both expire without a change of the job."""
     read = standing.job.read
-    if not (avoided or read.notes.excluded):
+    if not read.notes.excluded:
         return standing
-    if found := read.notes.excluded.at(now) | avoided:
+    if found := read.notes.excluded.at(now):
         standing = replace(standing, excluded=found)
-    if now >= paused_until(read.notes.excluded, now):
+    if now >= read.notes.excluded.paused_until(now):
         return standing
     if not (standing.is_placed and read.terms.is_preemptible):
         return replace(standing, is_barred=True)
@@ -223,8 +204,8 @@ def _on_nodes(
     *,
     ending: Set[str],
     stuck: Set[str],
-) -> tuple[list[Standing], list[NodeView]]:
-    """(the standings that still fit on their nodes, the nodes with what others hold there)."""
+) -> tuple[list[Standing], list[NodeView], list[PodRecord]]:
+    """(the standings that still fit on their nodes, the nodes with what others hold there, the pods of these)."""
     # Pods of superseded Workflows are about to end.
     gone = [job for job in jobs if job.is_superseded or job.key in ending]
     left = {pod.identity.uid for job in jobs for pod in job.old_pods} | {
@@ -239,16 +220,22 @@ def _on_nodes(
 
     held_pods = _in_place(standings)
     stay = [pod for pod in pods if not leaves(pod) and pod.identity.uid not in held_pods]
-    nodes = _with_room_for_next(standings, nodes)
+    nodes = _as_the_pods_are(standings, nodes)
     standings = _withdraw_overcommitted(standings, nodes, stay)
     held_pods = _in_place(standings)
     foreign: dict[str, quantities.Amounts] = {}
     releasing: dict[str, quantities.Amounts] = {}
+    stay = []
     for pod in pods:
         here = nodes.get(pod.where)
         if here is not None and pod.identity.uid not in held_pods:
             held = {name: value for name, value in pod.request.items() if name in here.allocatable}
-            quantities.add((releasing if leaves(pod) else foreign).setdefault(pod.where, {}), held)
+            is_leaving = leaves(pod)
+            quantities.add(
+                (releasing if is_leaving else foreign).setdefault(pod.where, {}), held | host_ports(pod.ports)
+            )
+            if not is_leaving:
+                stay.append(pod)
     views = [
         NodeView(
             name,
@@ -261,7 +248,7 @@ def _on_nodes(
         )
         for name, node in nodes.items()
     ]
-    return standings, views
+    return standings, views, stay
 
 
 def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> dict[str, str]:
@@ -312,21 +299,38 @@ def _withdraw_overcommitted(
         _use(free, standing, _without(standing.places, less) if less else standing.places, -1)
     out = {s.job.key: s for s in standings}
     promised = (s for s in standings if unused.get(s.job.key))
-    for standing in sorted(
-        promised, key=lambda s: (-s.job.read.terms.priority_number, s.job.created_seconds, s.job.key)
-    ):
+    for standing in sorted(promised, key=lambda s: s.job.order):
         places = unused[standing.job.key]
         _use(free, standing, places, -1)
         where = {node for nodes in places.values() for node in nodes.values()}
         full = "has no capacity for it any more"
+        tainted = {node: _taint_of(standing, places, node, nodes) for node in where}
         found = {
-            node: trouble(nodes.get(node)) or (full if any(value < 0 for value in free[node].values()) else "")
+            node: trouble(nodes.get(node))
+            or tainted[node]
+            or (full if any(value < 0 for value in free[node].values()) else "")
             for node in where
         }
         if why := named_troubles(found):
             _use(free, standing, places, 1)
             out[standing.job.key] = _less(standing, places, why)
     return [out[s.job.key] for s in standings]
+
+
+def _taint_of(
+    standing: Standing, places: Mapping[str, Mapping[int, str]], node: str, nodes: Mapping[str, NodeRecord]
+) -> str:
+    """Which taint keeps the pods of these places from a node, for people; "" if none does."""
+    if node not in nodes or not nodes[node].taints:
+        return ""
+    found = (
+        nodes[node].untolerated(standing.job.tolerations(task, index))
+        for task, of_task in places.items()
+        for index, there in of_task.items()
+        if there == node
+    )
+    taint = next(filter(None, found), "")
+    return f"has the taint {taint}, which its pods do not tolerate" if taint else ""
 
 
 def _less(standing: Standing, places: Mapping[str, Mapping[int, str]], why: str) -> Standing:
@@ -349,9 +353,8 @@ def _without(places: Mapping[str, Mapping[int, str]], less: Mapping[str, Mapping
 def _use(
     free: dict[str, quantities.Amounts], standing: Standing, held: Mapping[str, Mapping[int, str]], sign: int
 ) -> None:
-    roles = {role.name: role for role in standing.job.read.needs.roles}
     for task, places in held.items():
         counts = Counter(node for node in places.values() if node in free)
-        request = request_of(standing, roles[task]) if counts else {}
+        request = standing.requests[task] if counts else {}
         for node, count in counts.items():
             quantities.add(free[node], {name: sign * count * value for name, value in request.items()})

@@ -5,24 +5,27 @@ Policies return numbers of replicas on nodes; which replica (index) goes to whic
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from diflow.allocator.model.plan import Action, Plan
-from diflow.allocator.model.reasons import KEPT_NOT_PREEMPTIBLE, Reason
+from diflow.allocator.model.reasons import KEPT_NOT_PREEMPTIBLE, Reason, TakesTooLong
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.holding import Standing, allocation_of_pods
 from diflow.allocator.plan.inputs import Picture
+from diflow.allocator.reasons.readers import owner
 from diflow.allocator.reasons.reason_texts import Explainer
-from diflow.allocator.reconcile.admission import allocated
-from diflow.allocator.reconcile.rounds import decision_of, replacing_round
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.needs import allocated
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Note, Write
+from diflow.allocator.write.rounds import decision_of, replacing_round
 from diflow.common.words import counted, quantity
 from diflow.record import untrusted
-from diflow.record.allocation import Allocation
 from diflow.record.job import JobRecord
 from diflow.record.patches import live
 
@@ -83,7 +86,13 @@ def _writes_of(
     """The writes of one job, as in `plan_writes`."""
     (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
-    words = explainer.reason(j, excluded=standing.excluded)
+    words = explainer.reason(j, excluded=standing.excluded, reader=owner(read.identity.namespace))
+    if action is Action.WAIT and standing.leaves:
+        words = f"{standing.leaves}, and no other place is free; {words}"
+    if action is Action.ADMIT and standing.leaves:
+        words = f"is placed again, as {standing.leaves}"
+    if action is Action.RESIZE and (again := _completed(standing, target)):
+        words = again
     if action in (Action.WAIT, Action.PREEMPT):
         words = "; ".join([words, *_more_memory(read), *filter(None, [read.notes.excluded.text(now)])])
     decision = decision_of(action.name.lower(), words, now)
@@ -107,11 +116,25 @@ def _writes_of(
     return ([write], []) if frees else ([], [write])
 
 
+def _completed(standing: Standing, target: Mapping[str, Mapping[str, int]]) -> str:
+    """The words about a job that is not preemptible and gets places again that it has lost, and no more; "" if it is
+    another one."""
+    read = standing.job.read
+    before, total = sum(map(len, standing.places.values())), sum(read.running.values())
+    after = sum(sum(nodes.values()) for nodes in target.values())
+    if read.terms.is_preemptible or not before < after <= total - sum(map(len, standing.done.values())):
+        return ""
+    because = f", as {standing.leaves}" if standing.leaves else ""
+    more = after - before
+    return f"{more} of its {counted(total, 'replica')} {'is' if more == 1 else 'are'} placed again{because}"
+
+
 def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float) -> Write | None:
     """Update the text of a job that is not preemptible and keeps what it holds while its user asked for more: if some
     of its replicas have lost their nodes, the text of the plan that placed them is not true any more."""
     read, last = standing.job.read, standing.job.read.notes.decision
-    has_said = last.action == "wait" and last.why.endswith(_UNPLACED)
+    lost = f", whose {standing.leaves}" if standing.leaves else _UNPLACED
+    has_said = last.action == "wait" and (last.why.endswith(_UNPLACED) or "announces its end" in last.why)
     if (
         read.terms.is_preemptible
         or read.notes.allocation is None
@@ -121,10 +144,10 @@ def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float)
     total = sum(read.running.values())
     there = sum(map(len, standing.places.values())) + sum(map(len, standing.done.values()))
     if not standing.is_placed or there >= total:
-        why = explainer.reason(j, excluded=standing.excluded)
+        why = explainer.reason(j, excluded=standing.excluded, reader=owner(read.identity.namespace))
         return patches.change_job(read, decision=decision_of("keep", why, now)) if has_said else None
     room = "no node has room for" if explainer.lacks_room(j) else "nothing is placed for"
-    why = f"{room} {total - there} of its {counted(total, 'replica')}{_UNPLACED}"
+    why = f"{room} {total - there} of its {counted(total, 'replica')}{lost}"
     return _text_write(read, decision_of("wait", why, now), KEPT_NOT_PREEMPTIBLE, now)
 
 
@@ -168,29 +191,19 @@ def _begin(
     capacity: FreeCapacity,
 ) -> Write:
     """Place a job of which nothing was created yet, and admit it if its places are free now."""
-    job, read, old = standing.job, standing.job.read, standing.job.read.notes.allocation
+    job, read = standing.job, standing.job.read
     counts = {role.name: sum(target.get(role.name, {}).values()) for role in read.needs.roles}
     nodes = {}
     for task, count in counts.items():
         places = _assign(standing.places.get(task, {}), target.get(task, {}), slots=range(count))
         nodes[task] = tuple(places[i] for i in sorted(places))
-    at = Allocation(
-        read.live.current,
-        nodes,
-        now,
-        old.first if old and old.first else now,
-        0,
-        read.limits if read.terms.is_preemptible else "",
-    )
+    asked = read.limits if read.terms.is_preemptible else ""
+    at = patches.placed(read, nodes, now=now, asked=asked, unpinned=is_unpinned(read))
     parameters = live(granted={**read.live.granted, read.live.current: counts})
     note = _note(standing, counts, decision["why"])
-    need = allocated(read, at)
-    if need is None or not job.may_begin or not capacity.fits(need):
+    if not job.may_begin or not capacity.reserve(allocated(read, at)):
         return patches.change_job(read, parameters=parameters, allocation=at, decision=decision, note=note)
-    capacity.take(need)
-    admission = patches.admission(read, at, now=now)
-    parameters |= admission.pop("parameters")
-    return patches.change_job(read, parameters=parameters, allocation=at, decision=decision, note=note, **admission)
+    return patches.admit_job(read, at, now=now, parameters=parameters, allocation=at, decision=decision, note=note)
 
 
 def _move(
@@ -208,10 +221,10 @@ def _move(
     note = _note(standing, counts, decision["why"])
     running = read.running
     if running == counts and not job.has_started() and not any(p.is_stopping for p in job.current_pods):
-        first = old.first if old and old.first else now
-        at = Allocation(read.live.current, nodes, now, first, old.moves if old else 0, read.limits)
+        at = patches.placed(read, nodes, now=now, asked=read.limits, unpinned=is_unpinned(read))
         return patches.change_job(read, allocation=at, decision=decision, note=note)
-    write = replacing_round(job, counts, nodes, now=now, decision=decision, note=note)
+    change = partial(replace, unpinned=is_unpinned(read))
+    write = replacing_round(job, counts, nodes, now=now, decision=decision, note=note, change=change)
     return replace(write, frees=_shrinks(standing, target))
 
 
@@ -239,8 +252,7 @@ def _extend(
                 _next_incarnation(read, task, index, incarnations)
             granted[task] = count
     counts = {task: sum(1 for node in where if node) for task, where in nodes.items()}
-    first = old.first if old and old.first else now
-    at = Allocation(read.live.current, nodes, now, first, old.moves if old else 0)
+    at = patches.placed(read, nodes, now=now, unpinned=is_unpinned(read))
     parameters = live(
         granted={**read.live.granted, read.live.current: granted} if granted != dict(read.live.counts) else None,
         incarnations=incarnations if incarnations != dict(read.live.incarnations) else None,
@@ -248,6 +260,16 @@ def _extend(
     return patches.change_job(
         read, parameters=parameters, allocation=at, decision=decision, note=_note(standing, counts, decision["why"])
     )
+
+
+def is_unpinned(read: JobRecord) -> bool:
+    """Whether kube-scheduler chooses the nodes: its tasks ask for what is not known here, or it was refused before. It
+    does not know which domain a job requires, and which nodes are left out for it."""
+    if read.spec.required or read.notes.excluded:
+        return False
+    at = read.notes.allocation
+    was_refused = at is not None and (at.unpinned or at.refusals > 0)
+    return was_refused or any(role.rules.beyond for role in read.needs.roles)
 
 
 def _next_incarnation(read: JobRecord, task: str, index: int, incarnations: dict[str, str]) -> None:
@@ -265,8 +287,7 @@ def _preempt(standing: Standing, decision: Mapping[str, str], now: float) -> Wri
     read, why = standing.job.read, decision["why"]
     lost = f"{standing.displaced}; " if standing.is_displaced else ""
     if not read.terms.is_preemptible or not standing.job.has_started():
-        old = read.notes.allocation
-        at = Allocation(read.live.current, {}, now, old.first if old else 0.0, old.moves if old else 0)
+        at = patches.placed(read, {}, now=now)
         note = Note("Waiting", f"waits for another place: {lost}{why}")
         return patches.change_job(read, allocation=at, decision=decision, note=note)
     counts = read.needs.least
@@ -290,7 +311,7 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
             task: tuple("" if index in unused.get(task, {}) else node for index, node in enumerate(places))
             for task, places in old.nodes.items()
         }
-    at = Allocation(read.live.current, nodes, now, old.first, old.moves)
+    at = patches.placed(read, nodes, now=now)
     return patches.change_job(read, allocation=at, decision=decision, note=note)
 
 
@@ -300,7 +321,7 @@ def _text_write(read: JobRecord, decision: Mapping[str, str], reason: Reason, no
     is_same = last.action == action
     if action == "keep" or (is_same and last.why == decision["why"]):
         return None
-    if is_same and 0 <= now - untrusted.seconds(last.time) < _REPEAT_SECONDS:
+    if is_same and (isinstance(reason, TakesTooLong) or 0 <= now - untrusted.seconds(last.time) < _REPEAT_SECONDS):
         return None
     note = None
     if not is_same:
@@ -314,8 +335,12 @@ def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:
     after = sum(counts.values())
     if standing.is_displaced:
         return Note("Rescheduled", f"placed again with {counted(after, 'replica')}, as {standing.displaced}; {why}")
+    if standing.leaves:
+        return Note("Rescheduled", why)
     if not before:
         return Note("Admitted", f"{counted(after, 'replica')}: {_spread(counts)}; {why}")
+    if re.match(r"\d+ of its ", why):
+        return Note("Rescheduled", why)
     if before == after:
         return Note("Rescheduled", f"moved with {counted(after, 'replica')}; {why}")
     return Note("Resized", f"{before} → {counted(after, 'replica')}: {_spread(counts)}; {why}")
@@ -327,8 +352,8 @@ def _spread(counts: Mapping[str, int]) -> str:
 
 def _shrinks(standing: Standing, target: Mapping[str, Mapping[str, int]]) -> bool:
     """Whether some node will hold fewer replicas of the job than now."""
-    for task, places in standing.places.items():
-        for node in set(places.values()):
-            if target.get(task, {}).get(node, 0) < list(places.values()).count(node):
-                return True
-    return False
+    return any(
+        count > target.get(task, {}).get(node, 0)
+        for task, places in standing.places.items()
+        for node, count in Counter(places.values()).items()
+    )

@@ -14,22 +14,21 @@ import structlog
 from diflow.allocator.model.plan import Action, Plan, changes
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.plan.guard import Guard, has_raised
+from diflow.allocator.plan.effort import Effort
+from diflow.allocator.plan.guard import Guard, has_fault, has_raised, is_late
 from diflow.allocator.plan.holding import Lapsed, Standings
 from diflow.allocator.plan.inputs import Picture, Restrictions, left_in_place, picture
 from diflow.allocator.plan.isolation import MOST_CULPRITS, TooLongError, culprit
+from diflow.allocator.plan.pacing import Pacing
 from diflow.allocator.plan.plan_writes import plan_writes, withdraw
 from diflow.allocator.plan.sequence import Holdings, write_in_order
 from diflow.allocator.plan.timeouts import Promises
 from diflow.allocator.plan.triggers import is_news
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.policies.units import in_units
-from diflow.allocator.reconcile.admission import free_now
-from diflow.allocator.reconcile.all_jobs import admission_order
-from diflow.allocator.reconcile.cycle_view import ClusterView
-from diflow.allocator.reconcile.unbound_pods import AvoidedNodes
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import ClusterState
+from diflow.allocator.watch.cluster_view import ClusterView
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
@@ -38,9 +37,8 @@ from diflow.common.errors import DiflowError, InvalidError
 from diflow.kube.leader_election import Elector
 from diflow.record.job import JobRecord
 
-# Texts of decisions that are written in a cycle. The API server takes about a hundred writes a second: with the texts
-# of thousands of new jobs, the next decisions would be late.
-_MOST_TEXTS: Final = 200
+# What a task that waits costs a plan beyond the operations that are counted, in operations.
+_OF_A_TASK: Final = 100
 
 log = structlog.get_logger("diflow.allocator")
 
@@ -70,17 +68,18 @@ class Planner:
         executor: Executor,
         view: ClusterView,
         *,
-        avoided: AvoidedNodes,
         calls: Calls,
         clock: Clock,
     ) -> None:
         self.policy, self._calls = policy, calls
         self._settings, self._elector, self._executor = settings, elector, executor
-        self._view, self._avoided = view, avoided
+        self._view = view
         self._clock = clock
         self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
         self._standings = Standings()
         self.promises = Promises(settings.promise_seconds)
+        self.pacing = Pacing()
+        self.effort = Effort(clock)
         self._reports: dict[str, str] = {}
         self._failing_since: float | None = None
         self._carried_out = -math.inf
@@ -105,8 +104,8 @@ class Planner:
         return self._guard.stuck_seconds
 
     def left_out(self) -> Mapping[str, str]:
-        """Why jobs are left out of plans, by key."""
-        return self._standings.left_out.texts()
+        """Why jobs are left out of plans, or get no place now, by key."""
+        return {**self.promises.texts, **self._standings.left_out.texts()}
 
     def reports_another_speed(self, key: str, read: JobRecord) -> bool:
         """Whether the job's report differs from that of the last plan: many small changes add up to a large one."""
@@ -138,7 +137,7 @@ class Planner:
         now = self._clock.wall()
         self._reports = {job.key: job.read.texts.profilings for job in state.jobs.values()}
         state = self._withdraw_unused(state, now)
-        lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock.monotonic())
+        lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock.monotonic(), wall=now)
         spent = 0.0
         at_fault: list[Job] = []
         for turn in range(MOST_CULPRITS + 1):
@@ -189,7 +188,7 @@ class Planner:
             plan,
             now=now,
             limit_seconds=self._settings.placement_limit_seconds,
-            capacity=free_now(self._view.capacity(state), state.jobs.values(), now),
+            capacity=self._view.unclaimed(state),
             failed=lambda job, error: failed.append((job, error)),
         )
         for job, error in failed:
@@ -199,13 +198,15 @@ class Planner:
     def _write(self, free: list[Write], use: list[Write], shown: Picture, plan: Plan, state: ClusterState) -> bool:
         """Send the writes of a plan, and texts of decisions last. Returns whether there were any."""
         rows = {standing.job.key: row for row, standing in enumerate(shown.standings)}
-        use.sort(key=lambda write: admission_order(state.jobs[write.job]))
-        free.sort(key=lambda write: admission_order(state.jobs[write.job]))
+        use.sort(key=lambda write: state.jobs[write.job].order)
+        free.sort(key=lambda write: state.jobs[write.job].order)
         texts = [write for write in use if write.is_only_text]
         use = [write for write in use if not write.is_only_text]
         done = write_in_order(
             free, use, Holdings(shown.snapshot, plan, rows), lambda some: self._executor.apply(some, state.jobs)
         )
+        unwritten = {write.job for write in (*done.refused, *done.waiting)}
+        self.pacing.note(shown, plan, unwritten=unwritten, now=self._clock.monotonic())
         if done.refused:
             self._is_refused = True
             log.info(
@@ -214,8 +215,7 @@ class Planner:
                 waiting=len(done.waiting),
             )
             self._calls.on_due("conflict")
-        self._executor.apply(texts[:_MOST_TEXTS], state.jobs)
-        if texts[_MOST_TEXTS:]:
+        if self._executor.apply_texts(texts, state.jobs):
             self._calls.on_due("texts of decisions are left")
         return bool(done.tried or texts)
 
@@ -240,8 +240,12 @@ class Planner:
         self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed, *, trouble: str, at_fault: list[Job]
     ) -> Job | None:
         """Leave out the job without which the policy would not have failed with this `trouble`, and add it to those
-        `at_fault` so far. None if there is none; then all of them are planned again."""
-        if not has_raised(trouble, self.policy.name):
+        `at_fault` so far. None if there is none; then all of them are planned again. If the policy was late, leave out
+        the waiting jobs of a namespace, and return one of them; with jobs of one namespace that would help nobody."""
+        is_shared = len({standing.job.read.identity.namespace for standing in shown.standings}) > 1
+        if is_shared and is_late(trouble, self.policy.name):
+            return self._leave_out_slowest(shown, now)
+        if not has_raised(trouble, self.policy.name) and not (is_shared and has_fault(trouble, self.policy.name)):
             self._standings.left_out.remove(at_fault)
             return None
         worst, is_known = self._culprit(state, shown, now, lapsed)
@@ -251,6 +255,23 @@ class Planner:
         elif is_known:
             self._standings.left_out.remove(at_fault)  # the policy fails whichever jobs there are
         return worst
+
+    def _leave_out_slowest(self, shown: Picture, now: float) -> Job | None:
+        """Leave out the waiting jobs of the namespace with which planning takes longest: by the work that was counted,
+        and by its waiting tasks, for the work that is not. Returns one of them; None if no job waits."""
+        waiting = [(j, standing.job) for j, standing in enumerate(shown.standings) if not standing.is_placed]
+        took: dict[str, int] = {}
+        owners, work = shown.snapshot.owners, shown.snapshot.work.of_owner
+        for j, job in waiting:
+            namespace = job.read.identity.namespace
+            took.setdefault(namespace, work[int(owners[j])])
+            took[namespace] += _OF_A_TASK * len(job.read.needs.roles)
+        if not took:
+            return None
+        slowest = max(sorted(took), key=took.__getitem__)
+        log.error("the waiting jobs of a namespace are left out of plans, as one was late", namespace=slowest)
+        self._standings.left_out.add_late(slowest, now=now)
+        return next(job for _, job in waiting if job.read.identity.namespace == slowest)
 
     def _culprit(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
         """(the job without which the policy does not fail, if there is one; whether the search ended in time)."""
@@ -262,7 +283,7 @@ class Planner:
                 raise TooLongError
             part = replace(state, jobs={job.key: job for job in some})
             snapshot = self._picture(part, now, lapsed, kept=kept).snapshot
-            return has_raised(self._ask(snapshot)[2], self.policy.name)
+            return has_fault(self._ask(snapshot)[2], self.policy.name)
 
         try:
             return culprit([standing.job for standing in shown.standings], fails), True
@@ -273,13 +294,15 @@ class Planner:
         """Log that the plan changes nothing, and record an Event on the Lease, once for each trouble and leader."""
         log.error("the policy changes nothing", why=trouble)
         text = f"the policy {self.policy.name} changes nothing: {trouble}"
-        self._executor.record_own_event(Note("PolicyFailed", text, is_warning=True), salt=str(self._elector.epoch))
+        self._executor.record_own_events([(Note("PolicyFailed", text, is_warning=True), str(self._elector.epoch))])
 
     def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
         """(plan, seconds, trouble)."""
         began = self._clock.monotonic()
         self._calls.on_progress()
+        self.effort.begin(snapshot)
         plan, trouble = self._guard.ask(partial(in_units, self.policy.optimize), snapshot)
+        self.effort.note(snapshot, self._guard.processor_seconds)
         self._calls.on_progress()
         return plan, self._clock.monotonic() - began, trouble
 
@@ -295,8 +318,8 @@ class Planner:
         restrictions = Restrictions(
             fixed=self._executor.backoffs.jobs(),
             ending=self._executor.unwritable(state.jobs),
-            avoid=self._avoided.at(self._clock.monotonic()),
             lapsed=lapsed,
+            pace=partial(self.pacing.applied, now=self._clock.monotonic(), suspected=self.promises.suspected),
         )
         return picture(
             state,

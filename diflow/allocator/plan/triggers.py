@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from diflow.allocator.watch import reports
-from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
 from diflow.record.job import JobRecord
 from diflow.record.node import NodeRecord
 from diflow.record.pod import PodRecord
@@ -16,11 +16,11 @@ def reason_to_plan(kind: Kind, key: str, old: Any, new: Any, *, fraction: float)
     """Why this change of a record is a reason to plan; "" if it is none. `fraction`: the least change of a speed."""
     if kind is WORKFLOW:
         return _of_job(key, old, new, fraction)
-    if kind is NODE:
-        return _of_node(old, new)
-    if kind is POD:
-        return _of_pod(old, new)
-    return "queues"
+    if kind in (NODE, POD):
+        return _of_node(old, new) if kind is NODE else _of_pod(old, new)
+    if kind is CONFIG_MAP:
+        return "queues"
+    return f"{kind.name} {key} changed" if old != new else ""
 
 
 def is_news(before: str, now: JobRecord, fraction: float) -> bool:
@@ -34,8 +34,8 @@ def is_news(before: str, now: JobRecord, fraction: float) -> bool:
 def _of_job(key: str, old: JobRecord | None, new: JobRecord | None, fraction: float) -> str:
     if old is None or new is None:
         return f"{key} {'came' if new is not None else 'is gone'}"
-    if old.has_ended != new.has_ended or old.is_stopping != new.is_stopping:
-        return f"{key} ended"
+    if old.has_ended != new.has_ended or old.is_stopping != new.is_stopping or _refusals(old) < _refusals(new):
+        return f"{key} ended or gave its places back"
     asked = (old.needs.roles, old.spec.required, old.wishes.queue, old.notes.excluded) != (
         new.needs.roles,
         new.spec.required,
@@ -53,6 +53,11 @@ def _of_job(key: str, old: JobRecord | None, new: JobRecord | None, fraction: fl
     return ""
 
 
+def _refusals(read: JobRecord) -> int:
+    """How often kube-scheduler did not bind its gang."""
+    return 0 if read.notes.allocation is None else read.notes.allocation.refusals
+
+
 def _finished(phases: Iterable[str]) -> int:
     return sum(phase == "Succeeded" for phase in phases)
 
@@ -65,6 +70,7 @@ def _of_node(old: NodeRecord | None, new: NodeRecord | None) -> str:
         and old.allocatable == new.allocatable
         and old.labels == new.labels
         and old.taints == new.taints
+        and old.ends == new.ends
     )
     return "" if same else f"node {new.name} changed"
 
@@ -73,6 +79,8 @@ def _of_pod(old: PodRecord | None, new: PodRecord | None) -> str:
     """Capacity that a pod has freed, or that a foreign pod uses now."""
     if new is None:
         return f"pod {old.identity.name} is gone" if old is not None and old.where else ""
+    if old is not None and old.request != new.request and new.where:
+        return f"pod {new.identity.name} was resized"
     if new.place is None and (old is None or old.where != new.where) and new.where:
         return "a foreign pod came"
     return ""

@@ -8,7 +8,7 @@ from typing import Final
 _BUILT_IN: Final = {
     "fit": "diflow.allocator.policies.fit.policy:FitPolicy",
     "fair": "diflow.allocator.policies.fair.policy:FairPolicy",
-    "goodput": "diflow.allocator.policies.goodput.policy:GoodputPolicy",
+    "goodput": "diflow.allocator.policies.goodput.fair_goodput:GoodputByNamespaces",
     "fair+goodput": "diflow.allocator.policies.goodput.fair_goodput:FairGoodputPolicy",
 }
 _added: Final = dict[str, str]()

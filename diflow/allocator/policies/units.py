@@ -8,25 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from diflow.allocator.model.arrays import IntArray, frozen
+from diflow.allocator.model.arrays import BoolArray, IntArray, frozen
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.obeying import obeying
 
 
 def in_units(optimize: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
-    """The plan of `optimize`, in which each role has a multiple of its unit (`Snapshot.role_unit`).
+    """The plan of `optimize`, in which each role has a multiple of its unit (`Snapshot.role_unit`), and no rule about
+    other pods is broken (`obeying.py`).
 
-    It takes at most six calls: two plans with numbers rounded down, whose rest other roles with units may get; one in
-    which none of these gets more than it has; one in which those that still have a rest have their minimum, which is a
-    multiple; and one in which all have it. So the units of some jobs do not keep others from growing.
+    For the units it takes at most six calls: two plans with numbers rounded down, whose rest other roles with units may
+    get; one in which none of these gets more than it has; one in which those that still have a rest have their minimum,
+    which is a multiple; and one in which all have it. So the units of some jobs do not keep others from growing.
     """
-    plan = optimize(snapshot)
+    optimize = partial(obeying, optimize)
     in_units = snapshot.role_unit > 1
     if not in_units.any():
-        return plan
+        return optimize(snapshot)
+    with snapshot.work.one_plan():
+        return _in_units(optimize, snapshot, in_units)
+
+
+def _in_units(optimize: Callable[[Snapshot], Plan], snapshot: Snapshot, in_units: BoolArray) -> Plan:
+    plan = optimize(snapshot)
     least, most = snapshot.role_min, snapshot.role_max
     for call in range(5):
         rest = _rest(snapshot, plan)

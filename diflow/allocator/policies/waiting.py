@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,18 +13,23 @@ from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.packing import slots
 from diflow.allocator.model.plan import Plan, make_plan
 from diflow.allocator.model.reasons import (
+    Crowded,
     DoesNotFit,
     Grown,
+    LentToPreemptible,
     NoNodes,
     NoSuchQueue,
     PlacedAgain,
     QueueCap,
     Reason,
     Reserved,
+    RulesLeaveTooFew,
+    TakesTooLong,
     TooBig,
     kept,
 )
-from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.common.words import named
 
 
 def start_order(snapshot: Snapshot) -> IntArray:
@@ -83,13 +89,10 @@ class Feasibility:
         facts = self._facts
         if not self._some_open:
             return NoNodes()
-        for role in facts.roles_of[job]:
-            most = self._most_of(role)
-            if most < facts.role_min[role]:
-                return TooBig(facts.role_min[role], most)
-        apart = self._fits_only_apart(job)
-        if apart is not None:
-            return apart
+        if found := self._too_big(job):
+            return found
+        if job in facts.bound_jobs and (by_rules := self._too_few(job)):
+            return by_rules
         queue = facts.job_queue[job]
         if facts.capped and queue >= 0:
             for role in facts.roles_of[job]:
@@ -99,33 +102,80 @@ class Feasibility:
                         return QueueCap(*names, needs=need, left=cap, cap=cap)
         return None
 
-    def _most_of(self, role: int) -> int:
-        """Replicas of the role that fit on an empty cluster, in one domain if its job requires that."""
-        shape = self._facts.shape[role]
-        if shape not in self._most:
-            self._most[shape] = most_in_one(self._snapshot, self._facts.level[shape], empty_slots(self._snapshot, role))
-        return self._most[shape]
+    def _too_big(self, job: int) -> TooBig | Crowded | None:
+        """Why its gang fits nowhere beside the pods that stay: not on open and empty nodes either, or only not now."""
+        now = self._lacking(job, self._most_of, self._slots)
+        if now is None:
+            return None
+        ever = self._lacking(job, self._most_ever, self._slots_ever)
+        return Crowded(*now) if ever is None else TooBig(*ever)
 
-    def _fits_only_apart(self, job: int) -> TooBig | None:
-        """For a gang of which each role fits in some domain of the required level, but not all in one: the replicas
-        needed and those that fit, of the worst role in the best domain."""
+    def _too_few(self, job: int) -> RulesLeaveTooFew | None:
+        """Why its gang fits nowhere by its rules about other pods, even if no job held anything."""
+        s = self._snapshot
+        none = frozen(np.zeros(0, dtype=np.int64))
+        sources = (self._facts, s.node_allocatable, s.node_foreign, s.rules)
+        empty: Ledger = s.memo.get(
+            "empty ledger",
+            sources,
+            lambda: Ledger(
+                replace(
+                    s,
+                    held_role=none,
+                    held_node=none,
+                    held_count=none,
+                    queue_cap=frozen(np.full_like(s.queue_cap, UNLIMITED)),
+                    keeps_guarantees=False,
+                    memo=s.apart(),
+                )
+            ),
+        )
+        return None if empty.fits(job, minimum_gang(empty, job)) else too_few(empty, job)
+
+    def _lacking(
+        self, job: int, most_of: Callable[[int], int], slots_of: Callable[[int], IntArray]
+    ) -> tuple[int, int] | None:
+        """(replicas needed, those that fit) of a role that does not fit: by itself, or beside the others in one domain
+        of the required level, then of the worst role in the best domain. None if all fit. `most_of`: how many of a role
+        fit, in one domain if its job requires that; `slots_of`: those on each node (N)."""
         facts = self._facts
         roles = facts.roles_of[job]
+        for role in roles:
+            if (most := most_of(role)) < facts.role_min[role]:
+                return facts.role_min[role], most
         if facts.required[job] < 0 or len(roles) < 2:
             return None
-        fits = {role: empty_slots(self._snapshot, role) for role in roles}
+        fits = {role: slots_of(role) for role in roles}
         there = best_domain(self._snapshot, job, fits)
-        most = {role: int(np.minimum(fits[role][there], 2**31).sum()) for role in roles}
-        role = max(roles, key=lambda r: ((facts.role_min[r] - most[r]) / facts.role_min[r], -r))
-        need = facts.role_min[role]
-        return TooBig(need, most[role]) if most[role] < need else None
+        inside = {role: int(np.minimum(fits[role][there], 2**31).sum()) for role in roles}
+        role = max(roles, key=lambda r: ((facts.role_min[r] - inside[r]) / facts.role_min[r], -r))
+        return (facts.role_min[role], inside[role]) if inside[role] < facts.role_min[role] else None
+
+    def _most_of(self, role: int) -> int:
+        """Replicas of the role that fit beside the pods that stay, in one domain if its job requires that."""
+        shape = self._facts.plain[self._facts.shape[role]]
+        if shape not in self._most:
+            self._most[shape] = most_in_one(self._snapshot, self._facts.level[shape], self._slots(role))
+        return self._most[shape]
+
+    def _slots(self, role: int) -> IntArray:
+        return empty_slots(self._snapshot, role)
+
+    def _most_ever(self, role: int) -> int:
+        level = self._facts.level[self._facts.shape[role]]
+        return most_in_one(self._snapshot, level, self._slots_ever(role))
+
+    def _slots_ever(self, role: int) -> IntArray:
+        """Replicas of the role that fit on each node (N) if all nodes are open and hold no pods."""
+        s = self._snapshot
+        return slots(s.node_allocatable, s.role_request[role], s.suits(role))
 
 
 def empty_slots(snapshot: Snapshot, role: int) -> IntArray:
     """Replicas of the role that fit on each node of an empty cluster (N). Read-only."""
     s, facts = snapshot, snapshot.facts
     known: dict[int, IntArray] = s.memo.get("empty slots", (facts, s.node_allocatable, s.node_foreign), dict)
-    shape = facts.shape[role]
+    shape = facts.plain[facts.shape[role]]
     if shape not in known:
         known[shape] = frozen(slots(s.capacity(), s.role_request[role], facts.eligible(shape)))
     return known[shape]
@@ -141,7 +191,7 @@ def lift(ledger: Ledger, kept: Kept) -> None:
         ledger.unblock(nodes, amount)
 
 
-def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
+def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None, *, lasting: IntArray | None = None) -> Kept:
     """Reserve capacity for the job's minimum on the nodes that lack least. Empty if no set of nodes could hold it.
 
     For a job that requires a domain, all these nodes are in the domain of which the largest part is free.
@@ -149,7 +199,7 @@ def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
     Nodes are chosen in descending order of free slots for the job, until they could hold it if they were empty. Only
     the job itself uses the reservation, so what it lacks never grows from cycle to cycle; smaller jobs may use what
     is left over on these nodes. A role that is confined to a pool of nodes gets nodes of that pool. `borrowed` (N×R):
-    counts as free for the choice, because borrowers give it back.
+    counts as free for the choice, because borrowers give it back. `lasting` (N×R): used by jobs that may never end.
     """
     s = ledger.snapshot
     kept: Kept = []
@@ -157,6 +207,8 @@ def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
     for role in ledger.roles_of(job):
         need = int(s.role_min[role])
         whole = empty_slots(s, role)
+        if lasting is not None:
+            whole = np.minimum(whole, slots(s.capacity() - lasting, s.role_request[role], s.eligible(role)))
         now = ledger.slots(role)
         if borrowed is not None:
             now = slots(ledger.free + borrowed, s.role_request[role], s.eligible(role))
@@ -211,8 +263,36 @@ def start(ledger: Ledger, job: int) -> bool:
     return ledger.try_gang(job, wanted) is not None or ledger.try_gang(job, minimum_gang(ledger, job)) is not None
 
 
-def cap_that_binds(ledger: Ledger, job: int) -> QueueCap | None:
-    """The cap of the job's queue or its ancestors that the gang would exceed: the one that leaves the smallest part."""
+def too_few(ledger: Ledger, job: int) -> RulesLeaveTooFew | None:
+    """How many replicas of its gang its rules about other pods leave, of the task of which the most are missing; None
+    if it has none."""
+    facts, s = ledger.facts, ledger.snapshot
+    ruled = [role for role in ledger.roles_of(job) if role in facts.ruled]
+    if not ruled:
+        return None
+    fits = {role: min(ledger.most(job, role), facts.role_min[role]) for role in ruled}
+    worst = max(ruled, key=lambda role: (facts.role_min[role] - fits[role], -role))
+    texts = dict.fromkeys(s.rules.all[i].text for role in ruled for i in facts.ruled[role])
+    return RulesLeaveTooFew(facts.role_min[worst], fits[worst], named([*texts], 3))
+
+
+def cap_that_binds(ledger: Ledger, job: int) -> QueueCap | LentToPreemptible | None:
+    """The cap of the job's queue or its ancestors that the gang would exceed: the one that leaves the smallest part.
+    Else what other queues could claim, if the job is not preemptible."""
+    return _cap(ledger, job) or _claimed_by_others(ledger, job)
+
+
+def _claimed_by_others(ledger: Ledger, job: int) -> LentToPreemptible | None:
+    s, room = ledger.snapshot, ledger.fixed_room(job)
+    need = ledger.amount(minimum_gang(ledger, job))
+    over = [r for r, amount in enumerate(need) if room is not None and amount > 0 and amount > room[r]]
+    if room is None or not over:
+        return None
+    r = max(over, key=lambda r: need[r] / max(1, ledger.facts.total[r]))
+    return LentToPreemptible(s.queue_names[ledger.facts.job_queue[job]], s.resources[r], needs=need[r], left=room[r])
+
+
+def _cap(ledger: Ledger, job: int) -> QueueCap | None:
     facts = ledger.facts
     queue = facts.job_queue[job]
     if not facts.capped or queue < 0:
@@ -265,10 +345,14 @@ def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_se
     `reserved_for`: the job that has a reservation, for `left_seconds` more (0: unknown). The reason names it only if
     the gang would fit without it.
     """
+    if ledger.work.is_spent(job):
+        return TakesTooLong()
     cap = cap_that_binds(ledger, job)
     if cap is not None:
         return cap
     need, fits = needed_and_fitting(ledger, job)
+    if job in ledger.facts.bound_jobs and not ledger.fits(job, minimum_gang(ledger, job)):
+        return too_few(ledger, job) or DoesNotFit(need, fits)
     if reserved_for not in (-1, job) and ledger.fits(job, minimum_gang(ledger, job)):
         return Reserved(need, fits, left_seconds, ledger.snapshot.job_names[reserved_for])
     return DoesNotFit(need, fits)

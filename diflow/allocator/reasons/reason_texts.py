@@ -15,9 +15,10 @@ from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.reasons import DoesNotFit, Reason, Reserved
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.model.views import PODS
-from diflow.allocator.reasons.shortage import NODES_NAMED, Leftover, amounts, request
+from diflow.allocator.reasons.readers import ALL, Reader, another_job
+from diflow.allocator.reasons.shortage import NODES_NAMED, Leftover, amounts, excluding, in_the_way, request
 from diflow.common import keys
-from diflow.common.words import counted
+from diflow.common.words import counted, meant
 
 _LATER = " (once what it replaces has terminated)"
 _VERBS = {
@@ -42,6 +43,7 @@ class _Look:
     explainer: Explainer
     job: int
     is_left_out: bool
+    reader: Reader
 
     @property
     def snapshot(self) -> Snapshot:
@@ -79,13 +81,27 @@ class _Look:
         if role < 0:
             return ""
         leftover = self.explainer.leftover
-        short = leftover.in_domains([role]) if self.level else leftover.short(role)
+        reader = self.reader
+        short = leftover.in_domains([role], reader=reader) if self.level else leftover.short(role, reader=reader)
         return f", each {request(self.snapshot, role)}" + (f"; {short}" if short else "")
+
+    def in_the_way(self, minimum: int) -> str:
+        role = next((r for r in self.roles if self.snapshot.role_min[r] == minimum), self.roles[0])
+        return in_the_way(self.snapshot, role, reader=self.reader)
+
+    def excluding(self, minimum: int) -> str:
+        role = next((r for r in self.roles if self.snapshot.role_min[r] == minimum), self.roles[0])
+        return ", ".join(excluding(self.snapshot, role)[0])
+
+    def opening(self, minimum: int) -> str:
+        role = next((r for r in self.roles if self.snapshot.role_min[r] == minimum), self.roles[0])
+        return ", ".join([*excluding(self.snapshot, role)[1], "nodes that are added", "fewer replicas"])
 
     def short_together(self) -> str:
         if not self.level:
             return ""
-        return f" in one {self.level}; {self.explainer.leftover.in_domains(self.roles)}".rstrip("; ")
+        domains = self.explainer.leftover.in_domains(self.roles, reader=self.reader)
+        return f" in one {self.level}; {domains}".rstrip("; ")
 
     def out_of_limits(self) -> str:
         s = self.snapshot
@@ -97,6 +113,9 @@ class _Look:
             if not s.role_min[r] <= held[r] <= s.role_max[r]
         ]
         return f": {', '.join(found)}" if found else ""
+
+    def similar_queue(self, name: str) -> str:
+        return meant(name, self.snapshot.queue_names)
 
     def may_grow(self) -> bool:
         return self.explainer.may_grow(self.job)
@@ -112,6 +131,7 @@ class Explainer:
         self.snapshot, self.plan = snapshot, plan
         self._leftover: Leftover | None = None
         self._held: IntArray | None = None
+        self._rows: dict[str, int] = {}
 
     @property
     def leftover(self) -> Leftover:
@@ -119,24 +139,31 @@ class Explainer:
             self._leftover = Leftover(self.snapshot, self.plan)
         return self._leftover
 
-    def text(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
+    def text(self, job: int, *, excluded: Set[str] = frozenset(), reader: Reader = ALL) -> str:
         """One line for one job: its action and the reason. `excluded`: the nodes that are left out for it."""
-        action, words = Action(int(self.plan.action[job])), self.reason(job, excluded=excluded)
+        action, words = Action(int(self.plan.action[job])), self.reason(job, excluded=excluded, reader=reader)
         return f"{self.snapshot.job_names[job]}: {action.name.lower()}{self._later(job)}: {words}"
 
-    def sentence(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
+    def sentence(self, job: int, *, excluded: Set[str] = frozenset(), reader: Reader = ALL) -> str:
         """As `text`, as a sentence about "it"."""
         action = Action(int(self.plan.action[job])).name.lower()
-        return f"{sentence(action, self.reason(job, excluded=excluded))}{self._later(job)}"
+        return f"{sentence(action, self.reason(job, excluded=excluded, reader=reader))}{self._later(job)}"
 
     def _later(self, job: int) -> str:
         is_later = not self.plan.bind_now[job] and int(self.plan.action[job]) in (Action.ADMIT, Action.RESIZE)
         return _LATER if is_later else ""
 
-    def reason(self, job: int, *, excluded: Set[str] = frozenset()) -> str:
+    def reason(self, job: int, *, excluded: Set[str] = frozenset(), reader: Reader = ALL) -> str:
         """As `text`, without the job's name and its action."""
-        reason, look = self.plan.reasons[job], _Look(self, job, is_left_out=bool(excluded))
-        return _said(reason, lambda: reason.in_full(look))
+        reason, look = self.plan.reasons[job], _Look(self, job, is_left_out=bool(excluded), reader=reader)
+        return reader.told(_said(reason, lambda: reason.in_full(look)), self._other)
+
+    def _other(self, key: str) -> str | None:
+        """What is said of a job to those who may not see it; None if there is none of this key."""
+        s = self.snapshot
+        self._rows = self._rows or {name: row for row, name in enumerate(s.job_names)}
+        row = self._rows.get(key)
+        return None if row is None else another_job(int(s.job_priority[row]), s.job_queue_name[row])
 
     def lacks_room(self, job: int) -> bool:
         """It may have more replicas, and none of them fits anywhere."""
@@ -159,19 +186,19 @@ class Explainer:
         low, high = np.searchsorted(self.snapshot.role_job, (job, job + 1)).tolist()
         return range(low, high)
 
-    def details(self, job: int, *, excluded: Set[str] = frozenset()) -> list[str]:
+    def details(self, job: int, *, excluded: Set[str] = frozenset(), reader: Reader = ALL) -> list[str]:
         """All about one job, line by line: the decision, its request, its places now and by the plan, what is free of
         each resource and where, which limit binds, and what would have to change. `excluded`: the nodes that are left
         out for it."""
-        out = [self.sentence(job, excluded=excluded), self._asks(job)]
+        out = [self.sentence(job, excluded=excluded, reader=reader), self._asks(job)]
         out += [f"{what}: {places}" for what, places in self._places(job) if places]
         waits = self.plan.action[job] in (Action.WAIT, Action.PREEMPT)
         short = [role for role in self.roles(job) if waits or self._may_grow(role)]
         if short:
             for role in short:
-                out += self._role(role, excluded)
-            out += self._limits(job)
-            out += self._what_would_help(job)
+                out += self._role(role, excluded, reader)
+            out += [reader.told(line, self._other) for line in self._limits(job)]
+            out += self._what_would_help(job, is_left_out=bool(excluded), reader=reader)
         return out
 
     def level(self, job: int) -> str:
@@ -224,12 +251,14 @@ class Explainer:
                 parts.append(f"{int(count[mine].sum())} × {s.role_names[r]} ({', '.join(at)})")
         return " and ".join(parts)
 
-    def _role(self, role: int, excluded: Set[str]) -> list[str]:
+    def _role(self, role: int, excluded: Set[str], reader: Reader) -> list[str]:
         """The replicas that fit on each node, and what is free of each resource in total and on the best node."""
         s, found = self.snapshot, self.leftover.fit(role)
         best = [n for n in np.lexsort((np.arange(s.nodes), -found.slots))[:NODES_NAMED].tolist() if found.slots[n]]
-        where = ", ".join(f"{_count(found.slots[n])} on {s.node_names[n]}" for n in best)
-        short = self.leftover.short(role, excluded=excluded)
+        where = ", ".join(
+            f"{_count(found.slots[n])} on {reader.node(s.node_names[n], place)}" for place, n in enumerate(best)
+        )
+        short = self.leftover.short(role, excluded=excluded, reader=reader)
         out = [
             f"{s.role_names[role]}: {_count(found.fits)} more fit now"
             + (f" ({where})" if where else "")
@@ -246,7 +275,8 @@ class Explainer:
                 out.append(
                     f"  {amount(s.resources[r], int(s.role_request[role, r]))} each: "
                     f"{amount(s.resources[r], int(free[:, r].sum()))} free in all on {counted(len(names), 'node')}, "
-                    f"at most {amount(s.resources[r], int(free[top, r]))} on one ({s.node_names[names[top]]})"
+                    f"at most {amount(s.resources[r], int(free[top, r]))} on one"
+                    + (f" ({s.node_names[names[top]]})" if reader.nodes else "")
                 )
         return out
 
@@ -278,11 +308,12 @@ class Explainer:
                 out[chains[queue]] += after[r] * s.role_request[r]
         return out
 
-    def _what_would_help(self, job: int) -> list[str]:
+    def _what_would_help(self, job: int, *, is_left_out: bool, reader: Reader) -> list[str]:
+        look = _Look(self, job, is_left_out=is_left_out, reader=reader)
         s, reason = self.snapshot, self.plan.reasons[job]
         if self.plan.action[job] not in (Action.WAIT, Action.PREEMPT):
             return []
-        out = list(filter(None, [_said(reason, reason.remedy)]))
+        out = list(filter(None, [_said(reason, lambda: reason.in_detail(look))]))
         if reason.is_all:
             return out
         role = self.worst(job)
@@ -330,9 +361,11 @@ def text(snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = froze
     return Explainer(snapshot, plan).text(job, excluded=excluded)
 
 
-def details(snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = frozenset()) -> list[str]:
+def details(
+    snapshot: Snapshot, plan: Plan, job: int, *, excluded: Set[str] = frozenset(), reader: Reader = ALL
+) -> list[str]:
     """All about one job, for `diflow explain JOB`. `excluded`: the nodes that are left out for it."""
-    return Explainer(snapshot, plan).details(job, excluded=excluded)
+    return Explainer(snapshot, plan).details(job, excluded=excluded, reader=reader)
 
 
 def _said(reason: Reason, say: Callable[[], str]) -> str:

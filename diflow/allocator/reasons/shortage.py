@@ -5,6 +5,7 @@ They are computed from the capacity that a plan leaves free, as that is what the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -13,12 +14,14 @@ import numpy as np
 from diflow.allocator.model.amounts import amount
 from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.domains import best_domain, one_domain_of, totals
-from diflow.allocator.model.packing import slots
+from diflow.allocator.model.packing import ANY_NUMBER, slots
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.model.views import PODS
-from diflow.common.words import counted, quantity
+from diflow.allocator.model.views import NOT_OFFERED, PODS
+from diflow.allocator.reasons.readers import ALL, Reader
+from diflow.common.words import counted, named, quantity
 
+OBSTACLES_NAMED = 4
 NODES_NAMED = 3
 """The most nodes that a text names; it counts the others."""
 
@@ -88,7 +91,7 @@ class Leftover:
     def _slots(self, role: int) -> IntArray:
         return slots(self.free, self.snapshot.role_request[role], self.snapshot.eligible(role))
 
-    def in_domains(self, roles: Sequence[int]) -> str:
+    def in_domains(self, roles: Sequence[int], *, reader: Reader = ALL) -> str:
         """What the gang of these roles of a job needs in one domain, and what the best ones have: "it needs 16
         nvidia.com/gpu in one rack: r1 has 12 free and fits 1, r2 has 8 free and fits 1, 2 others fit no more". Only for
         one role with the replicas that fit."""
@@ -108,9 +111,9 @@ class Leftover:
         scarce = min(free, key=lambda r: (free[r][best[0]] / need[r], r))
         name = s.resources[scarce]
         parts = [
-            f"{s.domain_names[d]} has {quantity(name, free[scarce][d])} free"
+            f"{reader.node(s.domain_names[d], place)} has {quantity(name, free[scarce][d])} free"
             + (f" and fits {fits[d]:.0f}" if len(roles) == 1 else "")
-            for d in best[:NODES_NAMED]
+            for place, d in enumerate(best[:NODES_NAMED])
         ]
         if best[NODES_NAMED:]:
             one, many = ("fits", "fit") if len(roles) == 1 else ("has", "have")
@@ -125,13 +128,13 @@ class Leftover:
             for i in nearest.tolist()
         )
 
-    def short(self, role: int, *, excluded: Set[str] = frozenset()) -> str:
+    def short(self, role: int, *, excluded: Set[str] = frozenset(), reader: Reader = ALL) -> str:
         """What the closest nodes lack for one more replica: "n1 lacks 1 cpu, 3 more nodes are short too". `excluded`:
         the nodes that are left out for its job."""
         found, s = self.fit(role), self.snapshot
         parts = [
-            f"{s.node_names[node]} lacks {amounts(s, lacking)}"
-            for node, lacking in found.lacks[:NODES_NAMED]
+            f"{reader.node(s.node_names[node], place, what='node')} lacks {amounts(s, lacking)}"
+            for place, (node, lacking) in enumerate(found.lacks[:NODES_NAMED])
             if lacking
         ]
         more = int((found.where & (found.slots == 0)).sum()) - len(parts)
@@ -139,22 +142,122 @@ class Leftover:
             parts.append(f"{counted(more, 'more node is', plural='more nodes are')} short too")
         if found.closed:
             parts.append(f"{_nodes(found.closed)} closed")
-        left_out = 0
-        if found.unsuitable and excluded:
-            others = s.node_open & ~s.class_nodes[s.role_class[role]]
-            left_out = sum(s.node_names[node] in excluded for node in np.flatnonzero(others).tolist())
+        others = np.flatnonzero(s.node_open & ~s.class_nodes[s.role_class[role]]).tolist() if found.unsuitable else []
+        left_out = sum(s.node_names[node] in excluded for node in others)
         if left_out:
             parts.append(f"{_nodes(left_out)} left out for this job")
-        if found.unsuitable > left_out:
-            parts.append(f"{_nodes(found.unsuitable - left_out)} not what it may run on")
-        return ", ".join(parts)
+        return ", ".join([*parts, *unsuitable(s, role, [n for n in others if s.node_names[n] not in excluded])])
+
+
+def unsuitable(snapshot: Snapshot, role: int, nodes: Sequence[int]) -> list[str]:
+    """What of these nodes excludes a role, with the number of them: "2 nodes have the taint nvidia.com/gpu:NoSchedule,
+    which it does not tolerate"."""
+    if not nodes:
+        return []
+    if snapshot.conditions is None:
+        return [f"{_nodes(len(nodes))} not what it may run on"]
+    found = snapshot.conditions.unsuitable(role, nodes)
+    parts = [f"{counted(count, 'node')} {what.has(count)}" for count, what in found[:OBSTACLES_NAMED]]
+    if rest := sum(count for count, _ in found[OBSTACLES_NAMED:]):
+        parts.append(f"{_nodes(rest)} excluded by others of these")
+    return parts
+
+
+def excluding(snapshot: Snapshot, role: int) -> tuple[list[str], list[str]]:
+    """(why nodes take none of a role though all are open and empty, with their numbers; what would open them to it, of
+    which the first would open most)."""
+    s = snapshot
+    suits = s.suits(role)
+    texts = unsuitable(s, role, np.flatnonzero(~suits).tolist())
+    remedies: list[tuple[int, str]] = []
+    if s.conditions is not None:
+        found = s.conditions.unsuitable(role, np.flatnonzero(~suits).tolist())
+        remedies += [(count, what.remedy) for count, what in found[:OBSTACLES_NAMED] if what.remedy]
+    small = suits & (_ever(s, role) == 0)
+    for lacking, count in _lacking(s, role, np.flatnonzero(small).tolist()):
+        texts.append(f"{counted(count, 'node')} {lacking}")
+    if small.any():
+        remedies.append((int(small.sum()), "less for each replica, or larger nodes"))
+    remedies.sort(key=lambda one: -one[0])
+    return texts, [text for _, text in remedies]
+
+
+def _lacking(snapshot: Snapshot, role: int, nodes: Sequence[int]) -> list[tuple[str, int]]:
+    """What nodes do not have of a resource that a role asks for, and how many of them."""
+    s, found = snapshot, Counter[tuple[int, bool]]()
+    asked = np.flatnonzero(s.role_request[role]).tolist()
+    for node in nodes:
+        short = next((r for r in asked if s.node_allocatable[node, r] < s.role_request[role, r]), None)
+        if short is not None:
+            found[short, bool(s.node_allocatable[node, short])] += 1
+    out = []
+    for (resource, is_offered), count in found.most_common(OBSTACLES_NAMED):
+        is_, offer = ("is", "offers") if count == 1 else ("are", "offer")
+        each = amount(s.resources[resource], int(s.role_request[role, resource]))
+        out.append((f"{is_} too small for {each}" if is_offered else f"{offer} no {_names(s, role, resource)}", count))
+    return out
+
+
+def _names(snapshot: Snapshot, role: int, resource: int) -> str:
+    """The name of a resource of a role's request; of those that no node offers, all."""
+    s = snapshot
+    if s.resources[resource] != NOT_OFFERED or s.conditions is None:
+        return s.resources[resource]
+    strange = sorted(name for name in s.conditions.asks[role] if name not in s.resources)
+    return named([name[:64] for name in strange], OBSTACLES_NAMED) or s.resources[resource]
+
+
+def held_nodes(snapshot: Snapshot, role: int) -> list[int]:
+    """The nodes that would take more of a role if they were open and held no pods but those of planned jobs; those
+    first that would take most."""
+    s = snapshot
+    gain = _ever(s, role) - slots(s.capacity(), s.role_request[role], s.eligible(role))
+    better = np.flatnonzero(gain > 0)
+    found: list[int] = better[np.lexsort((better, -gain[better]))].tolist()
+    return found
+
+
+def _ever(snapshot: Snapshot, role: int) -> IntArray:
+    """Replicas of the role that fit on each node (N) if all nodes are open and hold no pods."""
+    s = snapshot
+    return np.minimum(slots(s.node_allocatable, s.role_request[role], s.suits(role)), ANY_NUMBER)
+
+
+def in_the_way(snapshot: Snapshot, role: int, *, reader: Reader = ALL) -> str:
+    """What keeps a role from these nodes: "n1: other pods hold 3 cpu, n2: it is closed, 4 more nodes are held"."""
+    s, nodes, ever = snapshot, held_nodes(snapshot, role), _ever(snapshot, role)
+    asked = [(r, amount) for r, amount in enumerate(s.role_request[role].tolist()) if amount]
+    parts = []
+    for place, node in enumerate(nodes[:NODES_NAMED]):
+        free = s.capacity()[node]
+        held = {r: int(s.node_foreign[node, r]) for r, amount in asked if free[r] // amount < ever[node]}
+        why = ([f"other pods hold {amounts(s, held)}"] if held else []) + (
+            [] if s.node_open[node] else ["it is closed"]
+        )
+        parts.append(f"{reader.node(s.node_names[node], place, what='node')}: {' and '.join(why)}")
+    if (more := len(nodes) - NODES_NAMED) > 0:
+        parts.append(counted(more, "more node is held or closed", plural="more nodes are held or closed"))
+    return ", ".join(parts)
 
 
 def request(snapshot: Snapshot, role: int) -> str:
     """What one replica asks for: "2 cpu, 4Gi memory"."""
     row = snapshot.role_request[role]
-    asked = {r: int(row[r]) for r in np.flatnonzero(row).tolist() if snapshot.resources[r] != PODS}
-    return amounts(snapshot, asked) or "no resources"
+    asked = {r: int(row[r]) for r in np.flatnonzero(row).tolist() if snapshot.resources[r] not in (PODS, NOT_OFFERED)}
+    texts = [text for text in (amounts(snapshot, asked), _not_offered(snapshot, role)) if text]
+    return ", ".join(texts) or "no resources"
+
+
+def _not_offered(snapshot: Snapshot, role: int) -> str:
+    """What a replica asks for that no node offers."""
+    s = snapshot
+    at = s.resources.index(NOT_OFFERED) if NOT_OFFERED in s.resources else -1
+    if at < 0 or not s.role_request[role, at]:
+        return ""
+    if s.conditions is None:
+        return amount(NOT_OFFERED, 1)
+    strange = {name: value for name, value in s.conditions.asks[role].items() if value and name not in s.resources}
+    return named([amount(name[:64], value) for name, value in sorted(strange.items())], OBSTACLES_NAMED)
 
 
 def amounts(snapshot: Snapshot, values: dict[int, int]) -> str:

@@ -1,31 +1,29 @@
-"""Reconciles all jobs: sends the writes of `reconcile` until the cluster is as decided."""
+"""Reconciles all jobs: the next writes of each, until the cluster is as decided."""
 
 from __future__ import annotations
 
 import math
 import traceback
 from collections.abc import Sequence, Set
+from operator import attrgetter
 from typing import Final
 
 import structlog
 
-from diflow.allocator.reconcile import node_checks
-from diflow.allocator.reconcile.admission import free_now
-from diflow.allocator.reconcile.cycle_view import ClusterView
-from diflow.allocator.reconcile.failing import first_failure
+from diflow.allocator.reconcile import node_checks, run_times
+from diflow.allocator.reconcile.left_pods import LeftPods
 from diflow.allocator.reconcile.one_job import Pace, end_pods, reconcile
 from diflow.allocator.reconcile.pending import limit, not_started
-from diflow.allocator.reconcile.round_robin import in_turns
-from diflow.allocator.reconcile.unbound_pods import AvoidedNodes, UnboundPods
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import ClusterState
+from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.unbound_pods import UnboundPods
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Write
+from diflow.allocator.write.round_robin import in_turns
 from diflow.common.clock import Clock
 
-# A write changes the caches, which may lead to further writes at once: so many passes at most in a cycle.
-_PASSES: Final = 3
 _MOST_REPAIRS: Final = 4  # in one pass
 
 log = structlog.get_logger("diflow.allocator")
@@ -37,42 +35,36 @@ class Reconciler:
     def __init__(
         self,
         executor: Executor,
-        view: ClusterView,
         settings: AllocatorSettings,
         *,
         clock: Clock,
     ) -> None:
-        self._executor, self._view = executor, view
-        self._pace = Pace(settings.between_rounds_seconds)
+        self._executor = executor
+        self._pace = Pace(
+            settings.between_rounds_seconds,
+            bind_seconds=settings.bind_seconds,
+            longest_pause_seconds=settings.longest_pause_seconds,
+        )
         self._most_memory = settings.most_memory_mib
         self._pending_seconds = settings.pending_seconds
         self._clock = clock
         self._unchanged: dict[str, Job] = {}
         self._passed = -math.inf  # when the last pass was, in seconds since 1970
         self.unbound = UnboundPods(settings.bind_seconds)
-        self.avoided = AvoidedNodes()
+        self.left = LeftPods(settings.watched_namespace)
 
-    def run(self, state: ClusterState, *, planned_ago: float) -> ClusterState:
-        """Send the writes of all jobs, repeatedly while they lead to more. Returns the cluster state then.
+    def writes(self, state: ClusterState, capacity: FreeCapacity, *, planned_ago: float) -> list[Write]:
+        """The next writes of all jobs. Admissions reserve from `capacity`.
 
         `planned_ago`: seconds since the last plan that was carried out, infinite without one.
         """
-        for _ in range(_PASSES):
-            if not self._pass(state, planned_ago):
-                break
-            state = self._view.state()
-        return state
-
-    def _pass(self, state: ClusterState, planned_ago: float) -> bool:
-        """Send the next writes of all jobs. Returns whether any succeeded."""
         now, executor = self._clock.wall(), self._executor
-        capacity = free_now(self._view.capacity(state), state.jobs.values(), now)
-        overdue = self._overdue(state)
+        overdue = frozenset(self.unbound.overdue(state, now=self._clock.monotonic()))
         unwritable = executor.unwritable(state.jobs)
         lost = {host for host in {pod.host for pod in state.pods} if host and capacity.is_lost(host)}
-        out: list[Write] = []
+        out = self.left.stops(state, now=self._clock.monotonic(), wall=now)
         unchanged: dict[str, Job] = {}
-        for job in sorted(state.jobs.values(), key=admission_order):
+        for job in sorted(state.jobs.values(), key=attrgetter("order")):
             if job.key in unwritable:
                 out += end_pods(job, capacity)
                 continue
@@ -99,39 +91,21 @@ class Reconciler:
             if not writes and not job.read.argo.awaits_admission and not any(pod.is_gated for pod in job.pods):
                 unchanged[job.key] = job
         self._unchanged, self._passed = unchanged, now
-        if not out:
-            return False
-        before = executor.made
-        executor.apply(_few_repairs(out), state.jobs)
-        return executor.made > before
-
-    def _overdue(self, state: ClusterState) -> frozenset[str]:
-        now = self._clock.monotonic()
-        overdue = self.unbound.overdue(state, now=now)
-        self.avoided.update(state, overdue, now=now)
-        return frozenset(overdue)
+        return _few_repairs(out)
 
     def _is_unchanged(self, job: Job, lost: Set[str], overdue: Set[str], now: float) -> bool:
         if self._unchanged.get(job.key) is not job:
             return False
         # With time alone a node becomes lost, a round old enough to be replaced, a pod overdue or pending too long, a
-        # node check old enough to be judged without the results that are missing, and a job quiet enough for a repair.
-        if (
-            job.read.argo.tree.recreated
-            or job.read.argo.tree.is_stuck
-            or (job.read.spec.has_rules and first_failure(job.read))
-        ):
+        # job reaches the end of its run time, a node check old enough to be judged without the results that are
+        # missing, and a job quiet enough for a repair.
+        if job.read.argo.tree.recreated or job.read.argo.tree.is_stuck or job.read.first_failure_seconds:
             return False
-        if self._passed < node_checks.partial_at(job.read) <= now:
+        if self._passed < node_checks.partial_at(job.read) <= now or run_times.left(job, now=now) <= 0:
             return False
         if limit(job.read, self._pending_seconds) and any(pod.pending_since for pod in job.pods):
             return False
         return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
-
-
-def admission_order(job: Job) -> tuple[int, float, str]:
-    """Sort key: higher priorities first, then older jobs."""
-    return -job.read.terms.priority_number, job.created_seconds, job.key
 
 
 def _few_repairs(writes: Sequence[Write]) -> list[Write]:

@@ -22,8 +22,8 @@ from diflow.common.jsontext import canonical_json
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE
 from diflow.kube.leader_election import Elector
-from diflow.record import untrusted
-from diflow.record.node import NodeRecord
+from diflow.record.identity import Identity
+from diflow.record.node import NodeRecord, cordoned_since
 
 MOST_SHARE: Final = 0.1
 """diflow cordons no node while this share of the nodes is cordoned, by diflow or by others."""
@@ -104,13 +104,12 @@ class Cordons:
     def _cordon(self, finding: Finding) -> bool:
         """Whether the node was cordoned, and not before for the same reason."""
         found = self._cluster.get(NODE, finding.node)
-        before = untrusted.mapping(untrusted.sub(found, "metadata", "annotations").get(keys.CORDONED))
-        if (untrusted.number(before.get("since")) or 0.0) >= round(finding.since, 3):
+        if cordoned_since(found) >= round(finding.since, 3):
             return False  # it was uncordoned since
         why = f"left out by jobs of {len(finding.namespaces)} namespaces, last by {finding.reason}"[:_LONGEST_REASON]
         text = canonical_json({"since": round(finding.since, 3), "why": why})
         body = {
-            "metadata": {"uid": found["metadata"]["uid"], "annotations": {keys.CORDONED: text}},
+            "metadata": {"uid": Identity.of(found).uid, "annotations": {keys.CORDONED: text}},
             "spec": {"unschedulable": True},
         }
         epoch = str(self._elector.check())

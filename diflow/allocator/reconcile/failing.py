@@ -197,18 +197,6 @@ def is_explained(read: JobRecord) -> bool:
     )
 
 
-def first_failure(read: JobRecord) -> str:
-    """When the first replica of the round failed so that it counts, in its present restart (RFC 3339); else ""."""
-    return min((ending.finished for ending in _counted(read) if ending.finished), default="")
-
-
 def verdict(read: JobRecord) -> str:
-    """Which replica of the round has failed so, for people; "" if none has."""
-    return next((_failed(ending) for ending in _counted(read)), "")
-
-
-def _counted(read: JobRecord) -> Iterator[Ending]:
-    latest = read.argo.tree.restart_of.get(read.live.current, 0)
-    for ending in read.argo.tree.endings:
-        if ending.round == read.live.current and ending.order[0] == latest and ending.verdict.is_counted:
-            yield ending
+    """Which replica of the round has failed so that it counts, in its present restart, for people; "" if none has."""
+    return next(map(_failed, read.counted_failures), "")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from diflow.allocator.reconcile.rounds import decision_of
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Note, Write
+from diflow.allocator.write.rounds import decision_of
 from diflow.common import keys
 from diflow.record.job import REQUESTS, JobRecord
 from diflow.record.parameters import replicas_text
@@ -26,6 +26,8 @@ def hand_over(job: Job, now: float) -> list[Write]:
             return []
         why = f"the job ended in {read.identity.name}, before it continued here"
         return [patches.stop_job(after, decision=decision_of("stop", why, now), of=read.key)]
+    if read.problem and not read.texts.parameters:
+        return []  # they are not known, and would be lost with a write
     if not read.problem and (update := _copy_changes(read, after)):
         return [update]
     note = Note("Continued", f"continues in {after.identity.name}: this Workflow has {read.argo.tree.count} nodes")

@@ -22,13 +22,13 @@ from diflow.allocator.reconcile import health_inputs
 from diflow.allocator.reconcile.health_inputs import Replica
 from diflow.allocator.reconcile.health_texts import unheard_text, verdict_text
 from diflow.allocator.reconcile.problems import MOST_AT_ONCE
-from diflow.allocator.reconcile.round_robin import in_turns
-from diflow.allocator.reconcile.rounds import next_round
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write import patches
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note, Write
+from diflow.allocator.write.round_robin import in_turns
+from diflow.allocator.write.rounds import next_round
 from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.common.durations import timestamp

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +13,9 @@ from diflow.allocator.health.judging import Floats
 from diflow.allocator.health.verdict import Signs
 from diflow.allocator.watch.job import Job
 from diflow.common.memo import MIB, remembered
-from diflow.record import signals, untrusted
+from diflow.record import signals
 from diflow.record.pod import PodRecord
 from diflow.record.signals import NEVER, Signals
-
-_LONGEST: Final = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +34,7 @@ class Replica:
 
 def replicas_of(job: Job) -> list[Replica]:
     """The replicas of the current round by rank."""
-    latest = job.latest_restart
-    pods = {
-        (pod.place.task, pod.place.index): pod
-        for pod in job.current_pods
-        if pod.place is not None and pod.place.restart == latest
-    }
+    pods = {pod.replica: pod for pod in job.latest_pods}
     done = job.read.argo.tree.is_done
     return [Replica(task, index, pods.get((task, index)), done(member)) for task, index, member in job.members()]
 
@@ -52,9 +44,7 @@ def began(replicas: Sequence[Replica]) -> Floats:
     return np.array(
         [
             replica.pod.began
-            if replica.pod is not None
-            and replica.pod.began > 0
-            and not (replica.pod.is_stopping or replica.pod.is_terminating)
+            if replica.pod is not None and replica.pod.began > 0 and not replica.pod.is_ending
             else math.nan
             for replica in replicas
         ]
@@ -69,7 +59,7 @@ def done(replicas: Sequence[Replica]) -> NDArray[np.bool_]:
 @remembered(most_bytes=8 * MIB)
 def signals_of(profilings: str) -> Signals | None:
     """The signals beside the reports of a job; None if there are none."""
-    return signals.of(untrusted.mapping(profilings)) if len(profilings) <= _LONGEST else None
+    return signals.of(profilings)
 
 
 def signs(given: Signals, ranks: int) -> Signs:

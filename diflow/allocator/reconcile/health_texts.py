@@ -9,7 +9,7 @@ from typing import Final
 from diflow.allocator.health.verdict import Verdict
 from diflow.allocator.reconcile.health_inputs import Replica
 from diflow.common.durations import span
-from diflow.common.words import counted
+from diflow.common.words import counted, named
 from diflow.dijob.stored import Health
 
 _MOST_NAMED: Final = 4
@@ -57,6 +57,4 @@ def _slow_text(slow: Mapping[int, float], replicas: Sequence[Replica], slow_node
 def _named(ranks: frozenset[int], replicas: Sequence[Replica]) -> str:
     if len(ranks) == len(replicas) > 1:
         return f"all {len(replicas)} replicas"
-    names = [str(replicas[rank]) for rank in sorted(ranks)[:_MOST_NAMED]]
-    more = len(ranks) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    return named([str(replicas[rank]) for rank in sorted(ranks)], _MOST_NAMED)

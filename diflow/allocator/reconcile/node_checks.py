@@ -49,7 +49,7 @@ def left_out(job: Job, now: float) -> LeftOut | None:
     if not nodecheck.is_ready(read.notes.checks, len(found), wanted, now=now, timeout_seconds=limits.timeout_seconds):
         return None
     known = read.notes.excluded.at(now)
-    placed = {rank: (pods[rank].place.task, pods[rank].host, pods[rank].identity.uid) for rank in found}  # type: ignore[union-attr]
+    placed = {rank: (pods[rank].task, pods[rank].host, pods[rank].identity.uid) for rank in found}
     faults = tuple(fault for fault in _JUDGE.faults(job.key, read.notes.checks, placed) if fault.node not in known)
     if not faults:
         return None
@@ -77,11 +77,7 @@ def misplaced(job: Job) -> list[PodRecord]:
         return []
     # Whether or not the exclusion still holds: the pod was to end when it was made.
     faulty = {entry.node for entry in read.notes.excluded.entries if nodecheck.numbers(entry)}
-    return [
-        pod
-        for pod in job.current_pods
-        if pod.place is not None and pod.host in faulty and at.node(pod.place.task, pod.place.index) != pod.host
-    ]
+    return [pod for pod in job.current_pods if pod.host in faulty and at.node(*pod.replica) != pod.host]
 
 
 def by_rank(read: JobRecord, pods: Sequence[PodRecord]) -> Mapping[int, PodRecord]:
@@ -92,7 +88,7 @@ def by_rank(read: JobRecord, pods: Sequence[PodRecord]) -> Mapping[int, PodRecor
         first[role.name] = total
         total += read.live.running(role.name)
     return {
-        first[pod.place.task] + pod.place.index: pod
+        first[pod.task] + pod.index: pod
         for pod in pods
-        if pod.place is not None and pod.place.task in first and pod.place.index < read.live.running(pod.place.task)
+        if pod.task in first and pod.index < read.live.running(pod.task)
     }

@@ -1,7 +1,8 @@
 """Reconciliation: from a job's Workflow and pods to the writes that bring them closer to the decision.
 
 No nodes are chosen here: planning does that. The rules of the job itself are applied here: its `backoffLimit`, its
-`startDeadlineSeconds` and its failure policy, which may end it, leave out nodes or raise the memory of its pods.
+`startDeadlineSeconds` and `activeDeadlineSeconds`, and its failure policy, which may end it, leave out nodes or raise
+the memory of its pods.
 
 There is no state: if the process is killed after any write, the next call continues from the objects. The table in
 docs/decisions/0005 lists what happens when.
@@ -10,14 +11,19 @@ docs/decisions/0005 lists what happens when.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from diflow.allocator.reconcile import failing, node_checks
+from diflow.allocator.reconcile import failing, node_checks, run_times
 from diflow.allocator.reconcile.admission import admissions, first_admission, start_left
 from diflow.allocator.reconcile.hand_over import hand_over
-from diflow.allocator.reconcile.rounds import (
+from diflow.allocator.reconcile.refused import bound_elsewhere, take_back
+from diflow.allocator.watch.free_capacity import FreeCapacity
+from diflow.allocator.watch.job import Job
+from diflow.allocator.write import patches
+from diflow.allocator.write.patches import Note, Write
+from diflow.allocator.write.rounds import (
     REJECTED,
     after_the_last_restart,
     decision_of,
@@ -26,20 +32,15 @@ from diflow.allocator.reconcile.rounds import (
     place_again,
     stop,
 )
-from diflow.allocator.watch.free_capacity import FreeCapacity
-from diflow.allocator.watch.job import Job
-from diflow.allocator.write import patches
-from diflow.allocator.write.patches import Note, Write
 from diflow.common import keys
 from diflow.common.durations import timestamp
 from diflow.common.words import counted
 from diflow.jobs.retry import QUIET_SECONDS
-from diflow.record import untrusted
+from diflow.kube.kinds import WORKFLOW
 from diflow.record.allocation import Allocation
 from diflow.record.job import JobRecord
 from diflow.record.patches import UNLABELLED, live
 from diflow.record.pod import PodRecord
-from diflow.record.roster import roster
 
 _SKEW_SECONDS = 300.0
 """By which the clock of the API server may be ahead of that of this process."""
@@ -58,6 +59,10 @@ class Pace:
     explain_seconds: float = 5.0
     """How long a failure that counts waits for one of another replica that does not, of a job with a failure policy:
     peers of a lost replica fail as well, and Argo may hear of them first."""
+    bind_seconds: float = 60.0
+    """How long kube-scheduler has to bind a pod that it has refused."""
+    longest_pause_seconds: float = 1800.0
+    """Between two tries of a gang that kube-scheduler refuses."""
 
 
 def reconcile(
@@ -95,12 +100,14 @@ def reconcile(
         if not read.chain.continued_in:
             out += first_admission(job, capacity, now) or _too_late(job, capacity, now, planned_ago)
         return out
-    follows = _after_argo_retry(job, capacity)
+    follows = run_times.exceeded(job, now=now) or _after_argo_retry(job, capacity)
     if follows is None and read.restarts > read.spec.backoff_limit:
         follows = [_give_up(read, now)]
     if follows is None and read.spec.has_rules:
         follows = _after_failures(job, capacity, now, pace, most_memory)
-    return _go_on(job, capacity, now, pace, overdue) if follows is None else follows
+    writes = _go_on(job, capacity, now, pace, overdue) if follows is None else follows
+    # Each write of a Workflow names its version: the note waits for the next look if there is another one.
+    return writes if any(write.kind is WORKFLOW for write in writes) else [*writes, *run_times.noted(job, now=now)]
 
 
 def _deleted(read: JobRecord, now: float) -> list[Write]:
@@ -141,14 +148,13 @@ def repair_left(read: JobRecord, capacity: FreeCapacity) -> float:
 def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
     """End the running pods of a job whose Workflow cannot be written. Gated pods use no capacity, and stay."""
     why = f"{REJECTED}: the job's Workflow is too large to be changed"
-    return _lost(job, capacity) + [
-        patches.stop(pod, job.key, why, timestamp(capacity.now_seconds))
-        for pod in job.pods
-        if pod.where
-        and not pod.is_stopping
-        and not pod.is_terminating
-        and not (pod.host and capacity.is_lost(pod.host))
-    ]
+    running = [pod for pod in job.pods if pod.where and not capacity.has_lost(pod)]
+    return _lost(job, capacity) + _ended(job, running, why, capacity.now_seconds)
+
+
+def _ended(job: Job, pods: Iterable[PodRecord], why: str, now: float) -> list[Write]:
+    """End these pods, but for those that were told to end already."""
+    return [patches.stop(pod, job.key, why, timestamp(now)) for pod in pods if not pod.is_ending]
 
 
 def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
@@ -163,14 +169,17 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
         return [*out, *moved]
     if not read.terms.is_preemptible:
         out += _stopped_for_health(job, capacity, now)
+        out += _left(job, capacity, now)
     late = [pod for pod in job.current_pods if pod.identity.uid in overdue]
     if late:
-        return [*out, *_take_back(job, late, now)]
+        return [*out, *take_back(job, late, now, seconds=pace.bind_seconds, longest_pause=pace.longest_pause_seconds)]
+    if found := bound_elsewhere(job, capacity):
+        return [*out, *found]
     out += admissions(job, capacity)
     change = None if read.terms.is_preemptible else _regrant(job, now)
     if change is not None:
         out.append(change)
-    return out + _rosters(job)
+    return out
 
 
 def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[Write] | None:
@@ -215,7 +224,7 @@ def _after_failures(
         ]
     # Argo may have made a pod before it read the new memory. A round is made with it.
     pods = () if read.terms.is_preemptible else job.current_pods
-    small = [p for p in pods if p.is_gated and p.place and 0 < p.memory < read.live.memory.get(p.place.task, 0)]
+    small = [pod for pod in pods if pod.is_gated and 0 < pod.memory < read.live.memory.get(pod.task, 0)]
     why = f"{REJECTED}: it is made again with more memory"
     return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
 
@@ -225,7 +234,7 @@ def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
     read = job.read
     if not read.spec.has_rules or not read.terms.is_preemptible:
         return 0.0
-    failed = untrusted.seconds(failing.first_failure(read))
+    failed = read.first_failure_seconds
     return pace.explain_seconds - capacity.age(failed) if failed else 0.0
 
 
@@ -248,7 +257,7 @@ def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) 
 
 def _lost(job: Job, capacity: FreeCapacity) -> list[Write]:
     """Write off the pods on lost nodes: Argo would wait for their end indefinitely."""
-    gone = [pod for pod in job.pods if pod.host and capacity.is_lost(pod.host)]
+    gone = [pod for pod in job.pods if capacity.has_lost(pod)]
     where = ", ".join(f"{node}, which {capacity.trouble(node)}" for node in sorted({pod.host for pod in gone}))
     note = Note(
         "NodeLost", f"{len(gone)} of its pods {'was' if len(gone) == 1 else 'were'} on {where}", is_warning=True
@@ -264,7 +273,7 @@ def _unwanted(job: Job, capacity: FreeCapacity) -> list[Write]:
     return [
         patches.stop(pod, job.key, f"{REJECTED}: {_released(job, pod)}", timestamp(capacity.now_seconds))
         for pod in job.leaving()
-        if not pod.is_stopping and not pod.is_terminating and not (pod.host and capacity.is_lost(pod.host))
+        if not pod.is_ending and not capacity.has_lost(pod)
     ]
 
 
@@ -273,7 +282,7 @@ def _released(job: Job, pod: PodRecord) -> str:
     read = job.read
     if pod.identity.uid in job.forgotten:
         return "Argo has forgotten it, and goes on with an earlier attempt"
-    if pod.place is not None and pod.place.round == read.live.current:
+    if pod.round == read.live.current:
         return "released, as fewer replicas are wanted"
     return f"released for round {read.live.current}"
 
@@ -292,16 +301,12 @@ def _restart_together(job: Job, now: float) -> list[Write]:
     failed = read.argo.tree.failed(read.live.current)
     name = failed[0].split("/", 1)[1].replace("/", "-")
     restart = read.argo.tree.restart_of.get(read.live.current, 0)
-    rest = [
-        pod
-        for pod in job.current_pods
-        if pod.place and pod.place.restart == restart and not pod.is_stopping and not pod.is_terminating
-    ]
+    rest = [pod for pod in job.current_pods if pod.restart == restart and not pod.is_ending]
     mark = f"{read.live.current}/{restart}"
     if rest and mark not in read.live.released:
         return [patches.change_job(read, parameters=live(released=[mark]))]
     why = f"{name} has failed: the round starts again together"
-    out = [patches.stop(pod, job.key, why, timestamp(now)) for pod in rest]
+    out = _ended(job, rest, why, now)
     if out:
         message = f"{name} failed; the round starts again together (backoffLimit {read.spec.backoff_limit})"
         out[0] = replace(out[0], note=Note("Restarted", message))
@@ -356,12 +361,23 @@ def _without_place(job: Job, now: float) -> list[Write]:
     at = job.read.current_allocation
     if at is None or at.is_placed:
         return []
-    why = "its gang is not complete: it waits for another place"
-    return [
-        patches.stop(pod, job.key, f"{REJECTED}: {why}", timestamp(now))
+    why = f"{REJECTED}: its gang is not complete: it waits for another place"
+    return _ended(job, (pod for pod in job.current_pods if pod.where or not pod.gates), why, now)
+
+
+def _left(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
+    """End the pods on nodes that announce their end, once they have another place: each gets its grace period to save
+    a checkpoint, which is not counted."""
+    at = job.read.current_allocation
+    if at is None:
+        return []
+    moved = [
+        pod
         for pod in job.current_pods
-        if pod.where and not pod.is_stopping and not pod.is_terminating
+        if pod.host and at.node(*pod.replica) not in ("", pod.host) and not capacity.has_lost(pod)
     ]
+    moved = [pod for pod in moved if pod.host in capacity.nodes and capacity.nodes[pod.host].ends]
+    return _ended(job, moved, f"{REJECTED}: its node announces its end: it starts again on another one", now)
 
 
 def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
@@ -375,45 +391,20 @@ def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Wr
     if stop is None or stop.until > now + _SKEW_SECONDS:
         return []
     why = f"{REJECTED}: it was silent or stalled, and starts again"
-    return [
-        patches.stop(pod, job.key, why, timestamp(now))
-        for pod in job.current_pods
-        if pod.place
-        and stop.has(pod.place.task, pod.place.index, pod.created)
-        and not (pod.is_gated or pod.is_stopping or pod.is_terminating)
-        and not (pod.host and capacity.is_lost(pod.host))
-    ]
-
-
-def _take_back(job: Job, late: Sequence[PodRecord], now: float) -> list[Write]:
-    """Take the place of replicas that kube-scheduler does not bind there; planning finds another one."""
-    read = job.read
-    names = ", ".join(pod.identity.name for pod in late)
-    where = ", ".join(sorted({pod.pinned for pod in late}))
-    note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed again", is_warning=True)
-    if read.current_allocation is None:
-        return []
-    if read.terms.is_preemptible:
-        return [place_again(job, set(), now=now, note=note)]
-    gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
-    why = f"{REJECTED}: kube-scheduler did not bind it to its node"
-    return [place_again(job, gone, now=now, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
+    hanging = (pod for pod in job.current_pods if stop.has(pod.task, pod.index, pod.created) and not pod.is_gated)
+    return _ended(job, (pod for pod in hanging if not capacity.has_lost(pod)), why, now)
 
 
 def _checked(job: Job, now: float) -> list[Write]:
     """Place the gang again without the nodes that its check finds faulty; of a job that is not preemptible, the
     replicas there. None of this counts against backoffLimit."""
     why = "its node is left out after the node check"
-    ended = [
-        patches.stop(pod, job.key, why, timestamp(now))
-        for pod in node_checks.misplaced(job)
-        if not pod.is_stopping and not pod.is_terminating
-    ]
+    ended = _ended(job, node_checks.misplaced(job), why, now)
     found = node_checks.left_out(job, now)
     if ended or found is None:
         return ended
     note = Note("NodeLeftOut", f"the node check leaves out {found.text}: placed again, not counted", is_warning=True)
-    gone = {(pod.place.task, pod.place.index) for pod in found.pods if pod.place}
+    gone = {pod.replica for pod in found.pods}
     decision = decision_of("check", f"its node check left out {found.text}", now)
     return [place_again(job, gone, now=now, excluded=found.excluded, decision=decision, note=note)]
 
@@ -424,11 +415,12 @@ def _regrant(job: Job, now: float) -> Write | None:
     granted = dict(read.live.counts)
     released = set(read.live.released)
     dropped: list[str] = []
+    there = {pod.member for pod in job.pods}
     for role in read.needs.roles:
         count = granted.get(role.name, 0)
         while count > 1 and read.live.key(role.name, count - 1) in released:
             member = read.live.key(role.name, count - 1)
-            if not read.argo.tree.is_done(member) or any(pod.member == member for pod in job.pods):
+            if not read.argo.tree.is_done(member) or member in there:
                 break
             count -= 1
             released.discard(member)
@@ -452,7 +444,7 @@ def _regrant(job: Job, now: float) -> Write | None:
         if at is not None:
             wanted = {role.name: role.desired for role in read.needs.roles}
             nodes = {task: where[: max(1, wanted.get(task, 1))] for task, where in at.nodes.items()}
-            at = Allocation(at.round, nodes, now, at.first, at.moves)
+            at = Allocation(at.round, nodes, now, at.first, at.moves, requests=at.requests)
         decision = decision_of("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
     return patches.change_job(
         read, parameters=parameters, allocation=at if leave else None, decision=decision, note=note
@@ -461,24 +453,3 @@ def _regrant(job: Job, now: float) -> Write | None:
 
 def _names(members: Sequence[str]) -> list[str]:
     return [member.split("/", 1)[1].replace("/", "-") for member in members]
-
-
-def _rosters(job: Job) -> list[Write]:
-    """Update the roster (hosts, rank) of running pods where it has changed."""
-    read = job.read
-    counts = read.running
-    identity = read.identity
-    members = roster(identity.name, identity.namespace, counts, short=read.needs.has_short_hosts)
-    hosts = members.nodes
-    out = []
-    for pod in job.current_pods:
-        if pod.place is None or pod.is_terminating or not pod.nodes:
-            continue
-        right: Mapping[str, str] = {
-            keys.NODES: hosts,
-            keys.REPLICAS: str(len(members.hosts)),
-            keys.RANK: str(members.rank_of(pod.place.task, pod.place.index)),
-        }
-        if (pod.nodes, pod.replicas, pod.rank) != tuple(right.values()):
-            out.append(patches.update_roster(pod, job.key, right))
-    return out

@@ -14,23 +14,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from diflow.allocator.reconcile.rounds import REJECTED, decision_of, next_round, place_again
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write import patches
 from diflow.allocator.write.patches import Note, Write
-from diflow.common.durations import backoff, span, timestamp
+from diflow.allocator.write.rounds import REJECTED, decision_of, next_round, place_again
+from diflow.common.durations import span, timestamp
 from diflow.common.words import counted, named
-from diflow.record import untrusted
-from diflow.record.allocation import Allocation
-from diflow.record.exclusions import MOST_EXCLUDED, Exclusion, Exclusions
+from diflow.record.exclusions import MOST_EXCLUDED, PENDING, Exclusions
 from diflow.record.job import JobRecord
 from diflow.record.pod import PodRecord
 
-SOURCE: Final = "pending"
 _MOST_NAMED: Final = 4
-_PAUSE_SECONDS: Final = (60.0, 1800.0)
-"""Before the third try, and the longest pause, as for places that no pod uses (plan/timeouts.py)."""
 
 
 def limit(read: JobRecord, usual: float) -> float | None:
@@ -56,62 +51,38 @@ def not_started(job: Job, capacity: FreeCapacity, *, now: float, usual: float) -
     at = read.placed
     if most is None or not _is_running(job) or at is None:
         return []
-    latest = job.latest_restart
-    pods = [pod for pod in job.current_pods if pod.place is not None and pod.place.restart == latest]
+    pods = job.latest_pods
     pending = [pod for pod in pods if _is_pending(job, pod, capacity)]
     # After a crash in between, their places are given back, and their pods are still there.
-    left = [pod for pod in pending if pod.place and at.node(pod.place.task, pod.place.index) != pod.host]
+    left = [pod for pod in pending if at.node(*pod.replica) != pod.host]
     if left and not read.terms.is_preemptible:
         return _ended(job, left, now)
     if not any(capacity.age(pod.pending_since) > most for pod in pending):
         return []
     which = f"{_names(pending)} did not start within {span(most)}"
     excluded = _excluded(read.notes.excluded, pending, which, now)
-    started = {(p.place.task, p.place.index): at.node(p.place.task, p.place.index) for p in pods if p.place and p.began}
+    started = {pod.replica: at.node(*pod.replica) for pod in pods if pod.began}
     if read.terms.is_preemptible:
-        smaller = _smaller(job, started)
-        if smaller is not None:
-            counts = {task: len(nodes) for task, nodes in smaller.items()}
+        fewer = smaller(job, started)
+        if fewer is not None:
+            counts = {task: len(nodes) for task, nodes in fewer.items()}
             why = f"{which}: it goes on with {counted(sum(counts.values()), 'replica')}"
             note = Note("NotStarted", why, is_warning=True)
             decision = decision_of("resize", why, now)
-            return [next_round(job, counts, smaller, now=now, excluded=excluded, decision=decision, note=note)]
+            return [next_round(job, counts, fewer, now=now, excluded=excluded, decision=decision, note=note)]
     began = [pod.began for pod in pods if pod.began]
     alone = not read.terms.is_preemptible and any(first < pod.created for first in began for pod in pending)
-    pause = paused_until(excluded, now) - now
+    pause = excluded.paused_until(now) - now
     later = f", for {span(pause)} at least" if pause > 0 else ""
     why = f"{which}: {'placed again' if alone else f'it goes back to the queue{later}'}"
     note, decision = Note("NotStarted", why, is_warning=True), decision_of("wait", why, now)
     if alone or read.terms.is_preemptible:
-        gone = {(pod.place.task, pod.place.index) for pod in pending if pod.place}
+        gone = {pod.replica for pod in pending}
         again = place_again(job, gone, now=now, excluded=excluded, decision=decision, note=note)
         return [again, *(_ended(job, pending, now) if alone else ())]
     # A gang that has never run together waits as a whole.
-    nowhere = Allocation(at.round, {}, now, at.first, at.moves)
+    nowhere = patches.placed(read, {}, now=now)
     return [patches.change_job(read, allocation=nowhere, excluded=excluded, decision=decision, note=note)]
-
-
-def paused_until(excluded: Exclusions, now: float) -> float:
-    """Until when a job that did not start gets nothing more, in seconds since 1970; 0 without such a time."""
-    tries = _tries(excluded, now)
-    if tries < 2:
-        return 0.0
-    last = max(entry.since for entry in _because_of_it(excluded, now))
-    return last + backoff(_PAUSE_SECONDS, tries - 2)
-
-
-def _tries(excluded: Exclusions, now: float) -> int:
-    """How often the job did not start, one time after the other, while nodes were left out for it because of that."""
-    last = (
-        next((a for a in reversed(entry.attempts) if a.startswith(f"{SOURCE}/")), "")
-        for entry in _because_of_it(excluded, now)
-    )
-    return max((untrusted.whole(attempt.partition("/")[2], digits=5) or 0 for attempt in last), default=0)
-
-
-def _because_of_it(excluded: Exclusions, now: float) -> list[Exclusion]:
-    """The nodes that are left out now as pods did not start there; not those of a time to come, which was edited."""
-    return [entry for entry in excluded.active(now) if entry.source == SOURCE and entry.since <= now]
 
 
 def _ended(job: Job, pods: Sequence[PodRecord], now: float) -> list[Write]:
@@ -128,11 +99,11 @@ def _is_running(job: Job) -> bool:
 
 
 def _is_pending(job: Job, pod: PodRecord, capacity: FreeCapacity) -> bool:
-    going = pod.is_stopping or pod.is_terminating or not job.is_wanted(pod)
-    return pod.pending_since > 0 and not going and not capacity.is_lost(pod.host)
+    is_kept = job.is_wanted(pod) and not pod.is_ending
+    return pod.pending_since > 0 and is_kept and not capacity.is_lost(pod.host)
 
 
-def _smaller(job: Job, started: Mapping[tuple[str, int], str]) -> dict[str, tuple[str, ...]] | None:
+def smaller(job: Job, started: Mapping[tuple[str, int], str]) -> dict[str, tuple[str, ...]] | None:
     """The nodes of the replicas that have started, by task, if the job may go on with these alone."""
     out: dict[str, tuple[str, ...]] = {}
     for role in job.read.needs.roles:
@@ -145,22 +116,20 @@ def _smaller(job: Job, started: Mapping[tuple[str, int], str]) -> dict[str, tupl
 
 
 def _excluded(known: Exclusions, pending: Sequence[PodRecord], which: str, now: float) -> Exclusions:
-    attempt = f"{SOURCE}/{_tries(known, now) + 1}"
+    attempt = f"{PENDING}/{known.pending_tries(now) + 1}"
     for node in sorted({pod.host for pod in pending})[:MOST_EXCLUDED]:
         if known.is_full(now) and node not in known.at(now):
             # What failed on its node stays left out.
-            oldest = next((entry for entry in known.entries if entry.source == SOURCE), None)
+            oldest = next((entry for entry in known.entries if entry.source == PENDING), None)
             if oldest is None:
                 break
             known = Exclusions(tuple(entry for entry in known.entries if entry is not oldest))
-        known = known.without(node, reason=which, source=SOURCE, now=now, attempts=[attempt])
+        known = known.without(node, reason=which, source=PENDING, now=now, attempts=[attempt])
     return known
 
 
 def _names(pending: Sequence[PodRecord]) -> str:
     texts = [
-        f"{pod.place.task}-{pod.place.index} on {pod.host}" + (f" ({pod.waits_for})" if pod.waits_for else "")
-        for pod in pending
-        if pod.place is not None
+        f"{pod.task}-{pod.index} on {pod.host}" + (f" ({pod.waits_for})" if pod.waits_for else "") for pod in pending
     ]
     return named(texts, _MOST_NAMED)

@@ -8,13 +8,13 @@ from typing import Final
 
 import structlog
 
-from diflow.allocator.reconcile.round_robin import in_turns
-from diflow.allocator.reconcile.rounds import next_names
 from diflow.allocator.watch import reports
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.executor import Executor
 from diflow.allocator.write.patches import Note
+from diflow.allocator.write.round_robin import in_turns
+from diflow.allocator.write.rounds import next_names
 
 MOST_AT_ONCE: Final = 16
 """Problems that are reported in one cycle: each is a request, and decisions on the jobs of others wait for them. The

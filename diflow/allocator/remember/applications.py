@@ -33,6 +33,7 @@ from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import PACE, Json, Pace, Reflector
 from diflow.record import chain, untrusted
+from diflow.record.identity import Identity
 from diflow.record.job import JobRecord, record_of
 from diflow.record.namespace import applications
 from diflow.record.namespace.applications import Application, Lesson
@@ -198,7 +199,7 @@ class Applications:
         """(application and pool, what the job has shown there, its end) of an ended job, for each pool in which it ran;
         nothing if it has shown nothing."""
         workflow = self._cluster.find(WORKFLOW, name, namespace=namespace)
-        if workflow is None or untrusted.sub(workflow, "metadata").get("uid") != uid or chain.continued_in(workflow):
+        if workflow is None or Identity.of(workflow).uid != uid or chain.continued_in(workflow):
             return []
         try:
             state = record_of(workflow)

@@ -28,6 +28,7 @@ from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import PACE, Json, Pace, Reflector
 from diflow.record import chain, untrusted
+from diflow.record.identity import Identity
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
 
@@ -52,16 +53,6 @@ class _Space:
     served: float = -math.inf
     pause_until: float = -math.inf
     failures: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The metadata of a Workflow that has ended."""
-
-    name: str
-    uid: str
-    version: str
-    created: str
 
 
 @dataclass(slots=True)
@@ -97,10 +88,10 @@ class EndedJobs:
         """Write what the records lack. Returns the number of written records. Raises LostLeadershipError."""
         if not self.workflows.synced:
             return 0
-        present: dict[str, list[_Head]] = {}
+        present: dict[str, list[tuple[str, Identity]]] = {}
         for (namespace, _), kept in self.workflows.items().items():
             if kept["head"] is not None:
-                present.setdefault(namespace, []).append(kept["head"])
+                present.setdefault(namespace, []).append((kept["created"], kept["head"]))
         self._spaces = {name: self._spaces.get(name) or _Space() for name in present}
         budget, written, now = _Budget(), 0, self._clock.monotonic()
         for name, space in sorted(self._spaces.items(), key=lambda item: (item[1].served, item[0])):
@@ -119,9 +110,10 @@ class EndedJobs:
                     break  # that concerns all namespaces
         return written
 
-    def _record(self, namespace: str, space: _Space, heads: list[_Head], budget: _Budget) -> bool:
-        """Add to the record of one namespace. Returns whether it was written."""
-        there = {(head.uid, head.version): head for head in sorted(heads, key=lambda head: (head.created, head.name))}
+    def _record(self, namespace: str, space: _Space, heads: list[tuple[str, Identity]], budget: _Budget) -> bool:
+        """Add to the record of one namespace, with the Workflows that have ended there, each with the time of its
+        creation. Returns whether it was written."""
+        there = {(head.uid, head.version): head for _, head in sorted(heads, key=lambda one: (one[0], one[1].name))}
         if space.is_new:
             # What ended before this process looked: more than the record holds are not read. What ends from now on is
             # read in any case, as a job that runs for days ends after many younger ones.
@@ -153,9 +145,9 @@ class EndedJobs:
         space.done = done | looked
         return is_new
 
-    def _read(self, head: _Head, namespace: str) -> EndedJob | None:
+    def _read(self, head: Identity, namespace: str) -> EndedJob | None:
         workflow = self._cluster.find(WORKFLOW, head.name, namespace=namespace)
-        if workflow is None or untrusted.sub(workflow, "metadata").get("uid") != head.uid:
+        if workflow is None or Identity.of(workflow).uid != head.uid:
             return None
         try:
             return ended.of_workflow(workflow)
@@ -174,9 +166,9 @@ class EndedJobs:
 
 def _trim(obj: Json) -> Json:
     """What identifies a Workflow that has ended; None if its job continues in another one."""
-    metadata = obj["metadata"]
     if chain.continued_in(obj):
         return {"head": None}
-    name, created = untrusted.string(metadata.get("name")), untrusted.time(metadata.get("creationTimestamp"))
-    uid, version = str(metadata.get("uid") or ""), str(metadata.get("resourceVersion") or "")
-    return {"head": _Head(name, uid, version, created)}
+    return {
+        "head": Identity.of(obj),
+        "created": untrusted.time(untrusted.sub(obj, "metadata").get("creationTimestamp")),
+    }

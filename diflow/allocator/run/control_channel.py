@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -25,13 +26,15 @@ from diflow.common.errors import ConflictError, DiflowError, NotFoundError, Unau
 from diflow.kube import kinds
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, LEASE, Kind
-from diflow.kube.leader_election import seconds_since_renewal
+from diflow.kube.leader_election import annotations_of, seconds_since_renewal
 
 ANSWER: Final = "diflow-plan"
 """The ConfigMap with the response to a plan request."""
 NAMESPACE: Final = "diflow-system"
 MOST_TEXT_BYTES: Final = 200 * 1024
 """Limit of a plan as text, which must fit into a ConfigMap and into an output parameter of a Workflow."""
+
+Json = dict[str, Any]
 
 _SELF: Final = Kind("SelfSubjectReview", "authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False)
 
@@ -146,7 +149,7 @@ def _of_lease(
     spec = lease.get("spec") or {}
     late = seconds_since_renewal(cluster, lease, now=now)
     over = late > float(spec.get("leaseDurationSeconds") or 15) + _CLOCKS_SECONDS
-    annotations = lease["metadata"].get("annotations") or {}
+    annotations = annotations_of(lease)
     holder = spec.get("holderIdentity") or ""
     return AllocatorStatus(
         place,
@@ -212,29 +215,32 @@ def resume(cluster: Cluster, *, namespace: str) -> str:
 
 
 def _pause_of(lease: Mapping[str, Any] | None) -> str:
-    return str((((lease or {}).get("metadata") or {}).get("annotations") or {}).get(keys.PAUSED) or "")
+    return annotations_of(lease).get(keys.PAUSED) or ""
 
 
 def annotate(cluster: Cluster, key: str, value: str | None, *, namespace: str) -> None:
     """Set an annotation of the Lease, or remove it (None). A missing Lease is created without a holder."""
     change = {"metadata": {"annotations": {key: value}}}
     try:
-        cluster.patch(LEASE, keys.ALLOCATOR, change, namespace=namespace)
-    except NotFoundError as error:
         if value is None:
-            return
-        body = {
-            "apiVersion": f"{LEASE.group}/{LEASE.version}",
-            "kind": LEASE.name,
-            "metadata": {"name": keys.ALLOCATOR, "namespace": namespace, "annotations": {key: value}},
-            "spec": {},
-        }
+            with suppress(NotFoundError):
+                cluster.patch(LEASE, keys.ALLOCATOR, change, namespace=namespace)
+        else:
+            _patch_or_create(cluster, LEASE, keys.ALLOCATOR, change, namespace=namespace)
+    except NotFoundError as error:
+        raise _no_namespace(namespace) from error
+
+
+def _patch_or_create(cluster: Cluster, kind: Kind, name: str, change: Json, *, namespace: str) -> None:
+    """Change an object; one that is missing is created, unless another process does so meanwhile."""
+    try:
+        cluster.patch(kind, name, change, namespace=namespace)
+    except NotFoundError:
+        body = {**change, "metadata": {**change.get("metadata", {}), "name": name, "namespace": namespace}}
         try:
-            cluster.create(LEASE, body, namespace=namespace)
-        except ConflictError:  # created by another process meanwhile
-            cluster.patch(LEASE, keys.ALLOCATOR, change, namespace=namespace)
-        except NotFoundError:
-            raise _no_namespace(namespace) from error
+            cluster.create(kind, {"apiVersion": kind.api_version, "kind": kind.name, **body}, namespace=namespace)
+        except ConflictError:
+            cluster.patch(kind, name, change, namespace=namespace)
 
 
 def _no_namespace(namespace: str) -> NotFoundError:
@@ -243,17 +249,8 @@ def _no_namespace(namespace: str) -> NotFoundError:
 
 def answer(cluster: Cluster, *, namespace: str, asked: str, text: str) -> None:
     """Write the response to a plan request with the id `asked`."""
-    data = {"id": asked, "text": clipped(text)}
-    try:
-        cluster.patch(CONFIG_MAP, ANSWER, {"data": data}, namespace=namespace)
-    except NotFoundError:
-        body = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": ANSWER, "namespace": namespace},
-            "data": data,
-        }
-        cluster.create(CONFIG_MAP, body, namespace=namespace)
+    change = {"data": {"id": asked, "text": clipped(text)}}
+    _patch_or_create(cluster, CONFIG_MAP, ANSWER, change, namespace=namespace)
 
 
 def answer_to(cluster: Cluster, asked: str, *, namespace: str) -> str | None:
@@ -275,7 +272,7 @@ def clipped(text: str) -> str:
 def whoami(cluster: Cluster) -> str:
     """The user's name as the API server knows it, else that of the operating system."""
     try:
-        made = cluster.create(_SELF, {"apiVersion": "authentication.k8s.io/v1", "kind": _SELF.name})
+        made = cluster.create(_SELF, {"apiVersion": _SELF.api_version, "kind": _SELF.name})
         name = ((made.get("status") or {}).get("userInfo") or {}).get("username")
     except DiflowError:
         name = None

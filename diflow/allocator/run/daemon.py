@@ -23,7 +23,7 @@ from diflow.allocator.plan.triggers import reason_to_plan
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.reasons import plan_text
 from diflow.allocator.run.timers import TOO_LATE
-from diflow.allocator.run.wiring import Loop, wired
+from diflow.allocator.run.wiring import Loop, Parts
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.common import keys
@@ -34,6 +34,8 @@ from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import PACE, Pace
 
+# A write changes the caches, which may lead to further writes at once: so many passes at most when jobs are reconciled.
+_PASSES = 3
 # How often the Lease's annotations are read while nothing happens.
 _LOOK_SECONDS = 5.0
 # How often a new leader looks whether its caches are fresh.
@@ -49,9 +51,11 @@ log = structlog.get_logger("diflow.allocator")
 
 @dataclass
 class Reasons:
-    """The reasons for the next cycle. `is_dirty`: something has changed; `plan`: reasons to plan."""
+    """The reasons for the next cycle. `is_dirty`: something has changed; `plan`: reasons to plan; `namespaces`: whose
+    jobs are such a reason."""
 
     plan: set[str] = field(default_factory=set)
+    namespaces: set[str] = field(default_factory=set)
     is_dirty: bool = False
 
 
@@ -96,13 +100,21 @@ class Allocator:
         self._ended = clock.monotonic()  # when it ended
         self.woke = clock.monotonic()
         """When the loop last made progress, on the clock: for health checks."""
-        loop = Loop(on_change=self._on_cache_change, on_progress=self._progress, ask=self.ask, record=record)
-        parts = wired(cluster, settings, policy, elector, loop=loop, clock=clock, pace=pace)
+        loop = Loop(
+            on_change=self._on_cache_change,
+            on_progress=self._progress,
+            ask=self.ask,
+            record=record,
+            others_wait=self._others_wait,
+        )
+        parts = Parts(cluster, settings, policy, elector, loop=loop, clock=clock, pace=pace)
         self.seal, self.caches, self.executor, self.health = parts.seal, parts.caches, parts.executor, parts.health
         self.ended_jobs, self.applications = parts.ended_jobs, parts.applications
         self._view, self._reconciler, self._planner = parts.view, parts.reconciler, parts.planner
         self._takeover, self._problems, self._requests = parts.takeover, parts.problems, parts.requests
         self._cordons, self._timers = parts.cordons, parts.timers
+        self._rosters, self._throttled = parts.rosters, parts.throttled
+        self._public_queues = parts.public_queues
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set, on caches that were started. Raises LostLeadershipError when this process does not
@@ -137,6 +149,7 @@ class Allocator:
             self._timers.planned = self._clock.monotonic()
         if not done.trouble:
             self._requests.respond(self.account)
+            self._public_queues.run(self._view.state())
         return done
 
     def ask(self, reason: str) -> None:
@@ -149,6 +162,7 @@ class Allocator:
     def cycle(self, planned: str) -> Cycle:
         """Reconcile; plan too if `planned` is a reason. On stale caches, change nothing."""
         self.woke = self._timers.cycled = began = self._clock.monotonic()
+        self.executor.begin_cycle()
         made = self.executor.made
         trouble = self.caches.trouble()
         state, spent = ClusterState({}, {}, ()), 0.0
@@ -169,7 +183,7 @@ class Allocator:
             jobs=sum(not job.read.has_ended for job in state.jobs.values()),
             trouble=trouble,
             policy_trouble=self.last_trouble if planned else "",
-            left_out_nodes=_left_out(state, self._reconciler.avoided.anywhere(self._clock.monotonic())),
+            left_out_nodes=_left_out(state),
         )
         self._took, self._ended = cycle.seconds, self._clock.monotonic()
         self._on_cycle(cycle)
@@ -188,9 +202,9 @@ class Allocator:
             state = self._view.state()
         if self._problems.report(state, self._planner.left_out()):
             self._reasons.is_dirty = True
-        state = self._reconciler.run(state, planned_ago=self._planner.planned_ago)
+        state = self._reconcile(state)
         if self.health.run(state, is_paused=bool(self.paused())):
-            state = self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
+            state = self._reconcile(self._view.state())
         spent = 0.0
         if reasons and self.paused():
             reasons = []
@@ -200,10 +214,24 @@ class Allocator:
             if (left_out := self._planner.left_out()) and self._problems.report(state, left_out):
                 self._reasons.is_dirty = True
             if changed or TOO_LATE in expired:
-                self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
+                self._reconcile(self._view.state())
         if self._takeover.is_unfinished:
             self._reasons.is_dirty = True
+        self._rosters.send(self._view.state())
+        self._throttled.tell()
         return state, ", ".join(reasons), spent
+
+    def _reconcile(self, state: ClusterState) -> ClusterState:
+        """Send the writes of all jobs, repeatedly while they lead to more. Returns the cluster state then."""
+        for _ in range(_PASSES):
+            free = self._view.unclaimed(state)
+            writes = self._reconciler.writes(state, free, planned_ago=self._planner.planned_ago)
+            before = self.executor.made
+            self.executor.apply(writes, state.jobs)
+            if self.executor.made == before:
+                break
+            state = self._view.state()
+        return state
 
     @property
     def last(self) -> tuple[Picture, Plan] | None:
@@ -267,8 +295,6 @@ class Allocator:
 
     def _on_cache_change(self, kind: Kind, key: str, old: Any, new: Any) -> None:
         """Wake the loop: to plan, if the change is a reason for that."""
-        if old == new:
-            return  # such as a node's heartbeat: with hundreds of nodes, some come each second
         if not self.elector.is_leader():
             return  # a new leader plans for all that is there
         reason = reason_to_plan(kind, key, old, new, fraction=self.settings.speed_change)
@@ -279,19 +305,24 @@ class Allocator:
         with self._wake:
             if reason:
                 self._reasons.plan.add(reason)
+                if kind is WORKFLOW:
+                    self._reasons.namespaces.add(key.split("/", 1)[0])
             self._reasons.is_dirty = True
             self._wake.notify()
 
+    def _others_wait(self, namespaces: Set[str]) -> bool:
+        with self._wake:
+            return bool(self._reasons.namespaces - namespaces)
 
-def _left_out(state: ClusterState, avoided: Set[str]) -> Mapping[str, int]:
+
+def _left_out(state: ClusterState) -> Mapping[str, int]:
     """The number of nodes that get no new pods, by the first reason that is true of each."""
     return Counter(
         "gone" if node.is_missing
         else "not_ready" if node.not_ready_since is not None
-        else "avoided" if node.is_schedulable
         else "cordoned"
-        for name, node in state.nodes.items()
-        if not node.is_open or name in avoided
+        for node in state.nodes.values()
+        if not node.is_open
     )  # fmt: skip
 
 

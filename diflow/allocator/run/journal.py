@@ -19,6 +19,7 @@ import numpy as np
 from diflow.allocator.model.arrays import frozen
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.profile import Prior, Profile
+from diflow.allocator.model.rules import NO_RULES, Rule, Rules
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
 from diflow.allocator.policies.units import in_units
@@ -28,7 +29,7 @@ from diflow.common.words import counted
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Size of one file. An entry of 1,000 jobs on 200 nodes has about 250 KiB: a file holds about 250 of them."""
 _BLOCK: Final = 65536
-_FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
+_FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name not in ("memo", "conditions"))
 _NOT_PLAIN: Final = frozenset({"prior", "priors", "local_batches", "restart_seconds"})
 """Fields of a profile that are written only if they are set."""
 
@@ -228,6 +229,10 @@ def _plain(value: Any) -> Any:
         return {"shape": list(value.shape), "kind": value.dtype.kind, "data": value.ravel().tolist()}
     if isinstance(value, tuple) and any(isinstance(p, Profile) for p in value):
         return [None if p is None else _profile_plain(p) for p in value]
+    if isinstance(value, Rules):
+        return [{f.name: _plain(getattr(rule, f.name)) for f in fields(Rule)} for rule in value.all]
+    if isinstance(value, frozenset):
+        return sorted(value)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -278,6 +283,9 @@ def _completed(data: dict[str, Any]) -> dict[str, Any]:
     out = {
         "class_preference": {**kinds, "kind": "i", "data": [0] * len(kinds["data"])},
         "domain_names": [],
+        "queue_lends": {"shape": [0], "kind": "b", "data": []},
+        "keeps_guarantees": False,
+        "rules": [],
         **data,
         "level_names": level_names,
         "job_refusal": data.get("job_refusal") or [""] * len(data["job_names"]),
@@ -285,6 +293,10 @@ def _completed(data: dict[str, Any]) -> dict[str, Any]:
     for name, count, value in (("job_required", len(data["job_names"]), -1), ("role_unit", len(data["role_names"]), 1)):
         if not (data.get(name) or {}).get("data"):
             out[name] = {"shape": [count], "kind": "i", "data": [value] * count}
+    out.setdefault(
+        "job_modest", {"shape": [len(data["job_names"])], "kind": "b", "data": [False] * len(data["job_names"])}
+    )
+    out.setdefault("spared", {"shape": [0, 3], "kind": "i", "data": []})
     if not level_names:
         out["node_domain"] = {"shape": [0, len(data["node_names"])], "kind": "i", "data": []}
     return out
@@ -297,5 +309,12 @@ def _snapshot(data: dict[str, Any]) -> Snapshot:
         value = _array(data[f.name])
         if f.name == "job_profile":
             value = tuple(None if p is None else _profile(dict(p)) for p in value)
+        if f.name == "rules":
+            value = Rules.of([_rule(dict(one)) for one in value]) if value else NO_RULES
         values[f.name] = tuple(value) if isinstance(value, list) else value
     return Snapshot(**values)
+
+
+def _rule(data: dict[str, Any]) -> Rule:
+    values = {name: _array(value) for name, value in data.items()}
+    return Rule(**{**values, "owners": frozenset(values["owners"]), "counted": frozenset(values["counted"])})

@@ -10,6 +10,7 @@ A slow client never delays the loop.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from diflow.allocator.model.plan import Action
 from diflow.allocator.reconcile.health import STATES
+from diflow.allocator.run.throttled import LATE_SECONDS
 from diflow.common.clock import SYSTEM, Clock
 from diflow.daemon import probes
 
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 STILL_SECONDS: Final = 30.0
 # A call of the policy that has not returned for this time never will; only a new process ends its thread.
 STUCK_SECONDS: Final = 60.0
-LEFT_OUT: Final = ("avoided", "cordoned", "gone", "not_ready")
-"""Why nodes get no new pods. `avoided`: kube-scheduler did not bind a pod there."""
+LEFT_OUT: Final = ("cordoned", "gone", "not_ready")
+"""Why nodes get no new pods."""
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -74,6 +76,12 @@ class Telemetry:
         self._leader.set_function(lambda: float(elector.is_leader()))
         self._paused.set_function(lambda: float(self._allocator is not None and bool(self._allocator.paused())))
         self._refused.set_function(lambda: float(len(self._allocator.executor.refusals())) if self._allocator else 0.0)
+        age = Gauge("cache_age_seconds", "How old what is known of the cluster is.", **here)
+        age.set_function(lambda: self._allocator.caches.age_seconds if self._allocator is not None else math.inf)
+        late = Gauge(
+            "late_seconds", "How long a change has waited whose namespace costs more than its part to read.", **here
+        )
+        late.set_function(self._late_seconds)
         for planned in ("yes", "no"):
             self._cycles.labels(planned)
         for reason in LEFT_OUT:
@@ -130,11 +138,16 @@ class Telemetry:
         found = self._longest_wait
         return found[0] + self._clock.monotonic() - found[1] if found is not None else 0.0
 
+    def _late_seconds(self) -> float:
+        late = self._allocator.caches.late() if self._allocator is not None else {}
+        return max(late.values(), default=0.0)
+
     def health(self) -> str:
         """Why this process should be restarted, or ""."""
         if self._allocator is None or not self._elector.is_leader():
             return ""  # a standby process does nothing
-        still = self._clock.monotonic() - self._allocator.woke
+        # The loop of a standby process stands still until it leads.
+        still = min(self._clock.monotonic() - self._allocator.woke, self._elector.leading_seconds)
         if still > STILL_SECONDS + self._allocator.settings.policy_seconds:
             return f"the loop has stood still for {still:.0f} s"
         stuck = self._allocator.stuck_seconds
@@ -148,7 +161,9 @@ class Telemetry:
         if self._allocator is None:
             return False, "starting"
         trouble = self.health() or self._allocator.caches.trouble() or self._allocator.last_trouble
-        return not trouble, trouble or "leading"
+        late = self._late_seconds()
+        behind = f"; changes of a namespace are read {late:.0f} s late" if late >= LATE_SECONDS else ""
+        return not trouble, trouble or f"leading{behind}"
 
     # --- over HTTP ----------------------------------------------------------------------------------------------------
 

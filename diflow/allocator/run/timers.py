@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from diflow.allocator.plan.planner import Planner
-from diflow.allocator.reconcile import node_checks
+from diflow.allocator.reconcile import node_checks, run_times
 from diflow.allocator.reconcile.admission import start_left
+from diflow.allocator.reconcile.all_jobs import Reconciler
 from diflow.allocator.reconcile.one_job import Pace, explain_left, repair_left
 from diflow.allocator.reconcile.pending import pending_left
-from diflow.allocator.reconcile.unbound_pods import UnboundPods
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity
@@ -31,15 +31,17 @@ class Timers:
         settings: AllocatorSettings,
         executor: Executor,
         planner: Planner,
-        unbound: UnboundPods,
+        reconciler: Reconciler,
         clock: Clock,
         *,
-        look_due: Callable[[], float],
+        look_due: Sequence[Callable[[], float]],
     ) -> None:
-        self._settings, self._executor, self._planner, self._unbound = settings, executor, planner, unbound
+        self._settings, self._executor, self._planner = settings, executor, planner
+        self._unbound, self._left = reconciler.unbound, reconciler.left
         self._clock, self._look_due = clock, look_due
         self.cycled = self.planned = clock.monotonic()
         self._later = math.inf
+        self._looked = 0.0
         self._lost: frozenset[str] = frozenset()
 
     def due(self) -> float:
@@ -47,8 +49,15 @@ class Timers:
         return min(
             self.planned + self._settings.period_seconds,
             self._later,
-            self._look_due(),
+            *(due() for due in self._look_due),
+            # What was due by the last cycle was a reason for a plan then.
+            *(
+                at
+                for at in (self._planner.promises.due(), self._planner.pacing.due(), self._planner.effort.due())
+                if at > self.cycled
+            ),
             self._executor.next_retry(),
+            self._left.due(),
             self.cycled + 1.0 if self._unbound else math.inf,
             self.planned + _AGAIN_SECONDS if self._planner.failing_seconds is not None else math.inf,
         )
@@ -69,8 +78,21 @@ class Timers:
         self._lost = lost
         reasons += [f"{job} is tried again" for job in self._executor.end_backoffs()]
         promises = self._planner.promises
+        promises.look(state.jobs, now=self._clock.monotonic())
         if self._clock.monotonic() >= promises.due():
             reasons.append("a place was not taken")
+        if self._clock.monotonic() >= self._planner.pacing.due():
+            reasons.append("a resize is due")
+        if self._clock.monotonic() >= self._planner.effort.due():
+            reasons.append("jobs that took long to plan were left aside")
+        pauses = [
+            at.paused_until - capacity.now_seconds
+            for job in state.jobs.values()
+            if (at := job.read.notes.allocation) is not None and at.paused_until
+        ]
+        if any(-(capacity.now_seconds - self._looked) < left <= 0 for left in pauses):
+            reasons.append("a pause has ended")
+        self._looked = capacity.now_seconds
         silent = (
             self._settings.lost_after_seconds - capacity.age(node.not_ready_since)
             for node in state.nodes.values()
@@ -90,9 +112,8 @@ class Timers:
         pending = (pending_left(job, capacity, usual=self._settings.pending_seconds) for job in state.jobs.values())
         checking = (node_checks.partial_at(job.read) - capacity.now_seconds for job in state.jobs.values())
         repairs = (repair_left(job.read, capacity) for job in state.jobs.values())
-        every = (*silent, *young, *unexplained, *waiting, *pending, *checking, *repairs)
+        limited = (run_times.left(job, now=capacity.now_seconds) for job in state.jobs.values())
+        every = (*limited, *silent, *young, *unexplained, *waiting, *pending, *checking, *repairs, *pauses)
         left = min((seconds for seconds in every if seconds > 0), default=math.inf)
         self._later = self._clock.monotonic() + left
-        if promises.due() > self._clock.monotonic():
-            self._later = min(self._later, promises.due())
         return reasons

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Unpack
 
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.settings import AllocatorSettings
+from diflow.allocator.signature import Seal
 from diflow.allocator.watch import records
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.queue_access import NamespaceRule
 from diflow.allocator.watch.queues import QueueFile, read_file
 from diflow.allocator.watch.selectors import LIVE, MANAGED
-from diflow.allocator.watch.signature import Seal
+from diflow.allocator.watch.volumes import UNKNOWN, Volumes, trim_claim, trim_class, trim_limits, trim_volume
 from diflow.common import keys
 from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError
+from diflow.common.kept import KeptBytes
+from diflow.common.memo import MIB
+from diflow.common.queue_access import NamespaceRule
 from diflow.kube.api import Cluster, Selection, within
-from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
-from diflow.kube.reflector import PACE, Json, Key, Pace, Reflector
+from diflow.kube.kinds import (
+    CONFIG_MAP,
+    CSI_NODE,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    STORAGE_CLASS,
+    WORKFLOW,
+    Kind,
+)
+from diflow.kube.reflector import PACE, Json, Key, Pace, Reflector, make_room
 from diflow.kube.reflectors import Reflectors
+from diflow.kube.sparing import Shares
+from diflow.record.allocation import signed
 from diflow.record.job import JobRecord
 from diflow.record.node import NodeRecord
 from diflow.record.pod import PodRecord
 
-QUEUES_KEY = "queues.yaml"
-
 _NO_JOBS: Mapping[str, Job] = MappingProxyType({})
 
 _SPARE = 1000
+_BURST_SECONDS = 0.5
+"""Of a processor, that the changes of one namespace may cost at once."""
 
 OnChange = Callable[[Kind, str, Any, Any], None]
 """(kind, key, old record, new record): None where the object did not exist or does not exist any more."""
@@ -48,6 +67,7 @@ class ClusterState:
     queues: tuple[QueueView, ...] = ()
     queue_trouble: str = ""
     rules: tuple[NamespaceRule, ...] = ()
+    volumes: Volumes = UNKNOWN
 
 
 class Caches:
@@ -67,18 +87,42 @@ class Caches:
         pace: Pace = PACE,
     ) -> None:
         self._settings = settings
-        self._seal = seal
+        self._seal, self._clock = seal, clock
+        # Both by the machine's own clock, as the processor's time is.
+        self.shares = Shares(share=settings.reading_share, burst=_BURST_SECONDS)
+        self.kept = KeptBytes(settings.kept_mib * MIB)
         space = within(settings.watched_namespace)
 
-        def reflector(kind: Kind, trim: Callable[[Json], Json | None], **selection: Unpack[Selection]) -> Reflector:
+        def reflector(
+            kind: Kind,
+            trim: Callable[[Json], Json | None],
+            *,
+            shares: Shares | None = None,
+            **selection: Unpack[Selection],
+        ) -> Reflector:
             def changed(_: str, key: Key, old: Json | None, new: Json | None) -> None:
+                if kind is WORKFLOW:
+                    make_room(self.kept, self.workflows, key, new)
                 on_change(kind, "/".join(key), old and old["read"], new and new["read"])
 
-            return Reflector(cluster, kind, trim=trim, on_change=changed, clock=clock, pace=pace, **selection)
+            return Reflector(
+                cluster,
+                kind,
+                trim=trim,
+                on_change=changed,
+                on_gone=self.kept.forget,
+                shares=shares,
+                # Who uses which node must be known of all pods: what changes that is read at once.
+                reads_late=kind is WORKFLOW or records.may_wait,
+                clock=clock,
+                pace=pace,
+                **selection,
+            )
 
-        self.workflows = reflector(WORKFLOW, self._trim_workflow, labels=MANAGED, **space)
-        self.pods = reflector(POD, records.trim_pod, everywhere=True, fields=LIVE)
-        self.nodes = reflector(NODE, records.trim_node, everywhere=True)
+        self.workflows = reflector(WORKFLOW, self._trim_workflow, shares=self.shares, labels=MANAGED, **space)
+        self.pods = reflector(POD, records.trim_pod, shares=self.shares, everywhere=True, fields=LIVE)
+        ending = frozenset(settings.ending_conditions)
+        self.nodes = reflector(NODE, partial(records.trim_node, ending=ending), everywhere=True)
         self.queues = reflector(
             CONFIG_MAP,
             _trim_queues,
@@ -86,8 +130,16 @@ class Caches:
             fields=f"metadata.name={settings.queues_config}",
         )
         self._all = Reflectors((self.nodes, self.queues, self.workflows, self.pods))
+        self.claims = reflector(PERSISTENT_VOLUME_CLAIM, trim_claim, shares=self.shares, **space)
+        self.volumes = reflector(PERSISTENT_VOLUME, trim_volume, everywhere=True)
+        self.classes = reflector(STORAGE_CLASS, trim_class, everywhere=True)
+        # Without the right to read them, gangs with claims are placed as if any node would do.
+        self.limits = reflector(CSI_NODE, trim_limits, everywhere=True)
+        self.optional = Reflectors((self.claims, self.volumes, self.classes, self.limits))
+        self._shown: tuple[Sequence[Mapping[Key, Json]], Volumes] = (), UNKNOWN
         self._kept: Sequence[Mapping[Key, Json] | None] = (None,) * len(self._all.members)
         self._pods = Pods((), {}, {})
+        self._lapse = math.inf  # when places of jobs that cannot be read count no more
         self._state = ClusterState({}, {}, ())
         self._good_queues: QueueFile | None = None
 
@@ -95,35 +147,53 @@ class Caches:
         if self._seal is not None:
             self._seal.load()
         self._all.start()
+        self.optional.start()
 
     def stop(self) -> None:
         self._all.stop()
+        self.optional.stop()
 
     def reopen(self) -> None:
         """Continue the watches on new connections. `trouble` is "" again when the server has accepted them."""
         self._all.reopen()
+        self.optional.reopen()
 
     def wait_synced(self, timeout: float) -> bool:
         """Wait until every cache has been listed. False if one took longer than `timeout` seconds."""
         return self._all.wait_synced(timeout)
 
+    def read(self, obj: Json) -> JobRecord:
+        """The record of a Workflow that was requested, whose namespace pays for reading it."""
+        with self.paid_by(obj["metadata"]["namespace"]):
+            return records.planning_record_of(obj)
+
+    def paid_by(self, namespace: str) -> AbstractContextManager[None]:
+        """What this thread does in the block is paid by the namespace."""
+        return self.shares.paid_by(namespace)
+
+    def may_read(self, namespace: str) -> bool:
+        """Whether the namespace has a part of its share left."""
+        return self.shares.may(namespace)
+
     def _trim_workflow(self, obj: Json) -> Json | None:
-        """As `records.trim_workflow`, without an allocation that the allocator did not write."""
-        kept = records.trim_workflow(obj)
-        if self._seal is None or kept is None or kept["read"].notes.allocation is None:
-            return kept
-        read: JobRecord = kept["read"]
-        annotations = obj["metadata"]["annotations"]
-        proof = str(annotations.get(keys.PROOF) or "")
-        if self._seal.is_ours(read.identity.uid, str(annotations[keys.ALLOCATION]), proof):
-            return kept
+        """The record of a Workflow as it is kept: without an allocation that the allocator did not write, with what was
+        promised to a job that cannot be read any more, and only as far as its namespace has room."""
+        found = self._sealed(records.planning_record_of(obj), obj)
+        key = found.identity.namespace, found.identity.name
+        former = self.workflows.get(*key)
+        if found.problem and former is not None:
+            found = records.with_promises(found, former["read"])
+        if not self.kept.admits(key, found, (found.submitted, found.live)):
+            found = records.without_room(found, self._settings.kept_mib)
+        return {"read": found}
+
+    def _sealed(self, read: JobRecord, obj: Json) -> JobRecord:
+        if self._seal is None or read.notes.allocation is None:
+            return read
+        if self._seal.is_ours(read.identity.uid, *signed(obj)):
+            return read
         complaint = f"the annotation {keys.ALLOCATION} was not written by the allocator as it stands, and is ignored"
-        return {
-            **kept,
-            "read": replace(
-                read, notes=replace(read.notes, allocation=None), complaints=read.complaints or (complaint,)
-            ),
-        }
+        return replace(read, notes=replace(read.notes, allocation=None), complaints=read.complaints or (complaint,))
 
     def trouble(self) -> str:
         """Why no decision may be based on the caches now; "" when they are synced and fresh, and the queues are known.
@@ -137,6 +207,15 @@ class Caches:
         _, wrong = self._queues()
         return f"the ConfigMap {self._settings.queues_config} has no correct text: {wrong}" if wrong else ""
 
+    @property
+    def age_seconds(self) -> float:
+        """How old what is known of the cluster is; infinite while something was not listed yet."""
+        return self._all.age_seconds
+
+    def late(self) -> Mapping[str, float]:
+        """For how many seconds a Workflow of each namespace has waited to be read that costs more than its share."""
+        return self.workflows.late()
+
     def apply_write_response(self, kind: Kind, obj: Json) -> None:
         """Put the response to a write into the cache at once."""
         {WORKFLOW: self.workflows, POD: self.pods}[kind].apply_write(obj)
@@ -147,25 +226,48 @@ class Caches:
         kept = nodes, _, workflows, pods = [reflector.items() for reflector in self._all.members]
         # A reflector returns the same mapping until one of its objects changes.
         is_new = [now is not then for now, then in zip(kept, self._kept, strict=True)]
-        if not any(is_new):
+        now, volumes = self._clock.wall(), self._volumes()
+        if not any(is_new) and now < self._lapse and volumes is self._state.volumes:
             return self._state
         former, (queues, queue_trouble) = self._state, self._queues()
         reads: dict[str, JobRecord] = {item["read"].key: item["read"] for item in workflows.values()}
         owners = _owners(reads)
         if is_new[3] or owners != self._pods.owners:
             self._pods = Pods.of((item["read"] for item in pods.values()), owners)
+        jobs = _jobs(reads, self._pods, most_nodes=self._settings.most_nodes, former=former.jobs)
         self._state = ClusterState(
-            _jobs(reads, self._pods, most_nodes=self._settings.most_nodes, former=former.jobs),
+            jobs,
             {item["read"].name: item["read"] for item in nodes.values()} if is_new[0] else former.nodes,
-            self._pods.all,
+            self._counted(jobs, former, now),
             queues.queues,
             queue_trouble,
             queues.rules,
+            volumes,
         )
         self._kept = kept
+        self._lapse = min((end for job in jobs.values() if (end := job.promised_until) > now), default=math.inf)
         if self._seal is not None and len(self._seal) > 2 * len(reads) + _SPARE:
             self._seal.keep({read.identity.uid for read in reads.values()})
         return self._state
+
+    def _volumes(self) -> Volumes:
+        """What is known of claims and volumes, the same object until it changes."""
+        items = [one.items() for one in self.optional.members]
+        if len(self._shown[0]) != len(items) or any(a is not b for a, b in zip(items, self._shown[0], strict=True)):
+            claims, volumes, classes, limits = items
+            found = Volumes(
+                {key: item["read"] for key, item in claims.items()},
+                {name: item["read"] for (_, name), item in volumes.items()},
+                {name: item["read"] for (_, name), item in classes.items()},
+                {name: item["read"] for (_, name), item in limits.items()},
+            )
+            self._shown = items, found
+        return self._shown[1]
+
+    def _counted(self, jobs: Mapping[str, Job], former: ClusterState, now: float) -> tuple[PodRecord, ...]:
+        """The pods, the same object as in the last state if they are the same."""
+        pods = as_counted(self._pods.all, jobs, now)
+        return former.pods if pods is not self._pods.all and pods == former.pods else pods
 
     def _queues(self) -> tuple[QueueFile, str]:
         for item in self.queues.items().values():
@@ -220,7 +322,28 @@ def assemble(
     reads = {read.key: read for read in workflows}
     sorted_pods = Pods.of(pods, _owners(reads))
     jobs = _jobs(reads, sorted_pods, most_nodes=most_nodes, former=_NO_JOBS)
-    return ClusterState(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble, rules)
+    counted = as_counted(sorted_pods.all, jobs, time.time())
+    return ClusterState(jobs, {node.name: node for node in nodes}, counted, queues, queue_trouble, rules)
+
+
+def as_counted(pods: tuple[PodRecord, ...], jobs: Mapping[str, Job], now: float) -> tuple[PodRecord, ...]:
+    """The pods with the nodes that they use: kube-scheduler's, or that to which the allocator has sent them.
+
+    Everybody can create pods that ask for a node, and that nobody binds: they use none.
+    """
+    claims = [pod for pod in pods if not pod.host and (pod.where or (pod.place is not None and not pod.gates))]
+    counted = {pod.identity.uid: _as_counted(pod, jobs.get(pod.job), now) for pod in claims}
+    if all(counted[pod.identity.uid] is pod for pod in claims):
+        return pods
+    return tuple(counted.get(pod.identity.uid, pod) for pod in pods)
+
+
+def _as_counted(pod: PodRecord, job: Job | None, now: float) -> PodRecord:
+    if job is None or not job.has_sent(pod, now):
+        return replace(pod, pinned="") if pod.pinned else pod
+    request, where = job.counted_request(pod), job.where_is(pod)
+    is_same = request is pod.request and where == pod.pinned
+    return pod if is_same else replace(pod, request=request, pinned=where)
 
 
 def _owners(reads: Mapping[str, JobRecord]) -> dict[str, str]:
@@ -348,6 +471,4 @@ def _named(read: JobRecord) -> tuple[str, str]:
 
 
 def _trim_queues(obj: Json) -> Json | None:
-    metadata = obj["metadata"]
-    text = str((obj.get("data") or {}).get(QUEUES_KEY) or "queues: []")
-    return {"metadata": metadata, "read": text}
+    return {"read": str((obj.get("data") or {}).get(keys.QUEUES_FILE) or "queues: []")}

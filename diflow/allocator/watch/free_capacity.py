@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diflow.common import quantities
+from diflow.common.predicates import Toleration
 from diflow.record.node import NodeRecord
 from diflow.record.pod import PodRecord
 
@@ -68,12 +69,22 @@ class FreeCapacity:
         silent = node.not_ready_since
         return silent is not None and self.age(silent) >= self.lost_after_seconds
 
+    def has_lost(self, pod: PodRecord) -> bool:
+        """It is bound to a lost node, where no kubelet ends it."""
+        return bool(pod.host) and self.is_lost(pod.host)
+
     def trouble(self, name: str) -> str:
         """Why no new pods may go to a node, for people; "" if they may."""
         node = self.nodes.get(name)
         if node is not None and not node.is_missing and node.not_ready_since is not None and self.is_lost(name):
             return f"has been silent for {self.age(node.not_ready_since):.0f} s"
         return trouble(node)
+
+    def untolerated(self, name: str, tolerations: Sequence[Toleration]) -> str:
+        """Which taint of a node keeps pods with these tolerations away, for people; "" if none does."""
+        node = self.nodes.get(name)
+        taint = node.untolerated(tolerations) if node is not None and node.taints else ""
+        return f"has the taint {taint}, which its pods do not tolerate" if taint else ""
 
     def is_open(self, name: str) -> bool:
         """New pods may go there."""
@@ -86,6 +97,13 @@ class FreeCapacity:
             self.is_open(node) and all(amount <= self.free[node].get(r, 0) for r, amount in need.items() if amount)
             for node, need in needs.items()
         )
+
+    def reserve(self, needs: Mapping[str, Mapping[str, int]] | None) -> bool:
+        """Reserve these amounts, if they fit (None: they do not). Returns whether they do."""
+        if needs is None or not self.fits(needs):
+            return False
+        self.take(needs)
+        return True
 
     def take(self, needs: Mapping[str, Mapping[str, int]]) -> None:
         """Reserve these amounts. A node that does not exist any more has none."""

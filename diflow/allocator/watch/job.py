@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
+from typing import Final
 
-from diflow.record.job import JobRecord
-from diflow.record.pod import PodRecord
+from diflow.common.predicates import Toleration
+from diflow.record.job import JobRecord, Role
+from diflow.record.pod import PodRecord, shared
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+_ADDED: Final = {"cpu": 2000, "memory": 2048, "ephemeral-storage": 10 * 1024, "pods": 1}
+"""What Argo's containers, sidecars of admission webhooks and overheads may add to what a task asks for: more than that
+is no part of a promise."""
+_HELD_SECONDS: Final = 600.0
+"""How long the places of a job that cannot be read are kept for its pods, from the time when it got them."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,11 @@ class Job:
     def title(self) -> str:
         """The job's "namespace/name", whichever Workflow it is in."""
         return self.known_as or self.read.key
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Sort key of admissions: higher priorities first, then older jobs."""
+        return -self.read.terms.priority_number, self.created_seconds, self.key
 
     @property
     def is_superseded(self) -> bool:
@@ -126,7 +142,7 @@ class Job:
         tree, latest = self.read.argo.tree, self.latest_restart
         if self.read.argo.places_until and not latest:
             return True  # its pods are created without gates
-        if any(not pod.is_gated for pod in self.current_pods if pod.place and pod.place.restart == latest):
+        if any(not pod.is_gated for pod in self.latest_pods):
             return True
         return latest <= tree.restart_of.get(self.read.live.current, 0) and any(
             tree.is_done(member) for _, _, member in self.members()
@@ -144,11 +160,46 @@ class Job:
         return found if len(latest) == len(found) else list(latest.values())
 
     @cached_property
+    def latest_pods(self) -> Sequence[PodRecord]:
+        """Those of them that are of the latest restart of the round."""
+        return [pod for pod in self.current_pods if pod.restart == self.latest_restart]
+
+    @cached_property
+    def where(self) -> Mapping[tuple[str, int], str]:
+        """(task, index) → the node whose capacity the pod of this replica uses; without pods that have none yet."""
+        return {pod.replica: where for pod in self.current_pods if (where := self.where_is(pod))}
+
+    def tolerations(self, task: str, index: int) -> tuple[Toleration, ...]:
+        """Those of the pod of a replica, or of another one of its task, with what admission has added; else those of
+        the template."""
+        known = self._tolerations
+        found = known.get((task, index))
+        return known.get((task, -1), ()) if found is None else found
+
+    @cached_property
+    def _tolerations(self) -> Mapping[tuple[str, int], tuple[Toleration, ...]]:
+        """Those of the pod of each (task, index), and at the index -1 of any other one."""
+        out = {(role.name, -1): role.where.tolerations for role in self.read.needs.roles}
+        for pod in self.current_pods:
+            out[pod.replica] = out[pod.task, -1] = pod.tolerations
+        return out
+
+    def where_is(self, pod: PodRecord) -> str:
+        """The node whose capacity a current pod uses, "" if there is none: where it is bound or sent, or else, if
+        kube-scheduler chooses its node, the one that is expected."""
+        at = self.read.current_allocation
+        return pod.where or (at.node(*pod.replica) if at is not None and at.unpinned and not pod.gates else "")
+
+    @cached_property
     def strays(self) -> frozenset[str]:
         """The uids of pods labelled as replicas that are not granted or have another pod: every user who may create
         pods can make them. They give the job no claim to a place, and the allocator does not end them."""
-        wanted = frozenset(pod.identity.uid for pod in self.pods if self.is_wanted(pod))
-        return wanted - {pod.identity.uid for pod in self.current_pods}
+        return frozenset(pod.identity.uid for pod in self.pods if self.is_wanted(pod)) - self._own
+
+    @cached_property
+    def _own(self) -> frozenset[str]:
+        """The uids of `current_pods`."""
+        return frozenset(pod.identity.uid for pod in self.current_pods)
 
     def _is_granted(self, pod: PodRecord) -> bool:
         read, place = self.read, pod.place
@@ -156,6 +207,44 @@ class Job:
             return False
         newest = read.live.member(read.live.current, place.task, place.index)
         return place.index < read.live.counts.get(place.task, 0) and place.member == newest
+
+    def promised(self, role: Role) -> Mapping[str, int]:
+        """What was promised to each replica of a task: what it asked for when it got its place, which its user cannot
+        change; else what it asks for."""
+        at = self.read.current_allocation
+        return role.request if at is None else at.requests.get(role.name, role.request)
+
+    def counted_request(self, pod: PodRecord) -> Mapping[str, int]:
+        """What a replica's pod counts with: its request, once it is bound. Until then, no more than was promised to it
+        and what may be added to that: a pod of a thousand processors can be written, and is bound to no node."""
+        if pod.host:
+            return pod.request
+        role = next((role for role in self.read.needs.roles if role.name == pod.task), None)
+        if role is None:
+            return _NOTHING
+        asked = self.promised(role)
+        most = {name: asked.get(name, 0) + _ADDED.get(name, 0) for name in pod.request}
+        if all(value <= most[name] for name, value in pod.request.items()):
+            return pod.request
+        return shared({name: min(value, most[name]) for name, value in pod.request.items()})
+
+    @property
+    def promised_until(self) -> float:
+        """Until when places count that its pods do not use yet, in seconds since 1970: without end while the allocator
+        can take them back, which it cannot of a job that cannot be read."""
+        at = self.read.current_allocation
+        return math.inf if at is None or not self.read.problem else at.since + _HELD_SECONDS
+
+    def has_sent(self, pod: PodRecord, now: float) -> bool:
+        """Whether this pod is the one of its replica, and asks for the node that the allocator has given to that."""
+        at = self.read.current_allocation
+        return (
+            at is not None
+            and now < self.promised_until
+            and not (self.read.has_ended or self.read.is_stopping or self.is_superseded)
+            and at.node(*pod.replica) == (pod.pinned or self.where_is(pod)) != ""
+            and pod.identity.uid in self._own
+        )
 
     def lacks(self) -> list[str]:
         """The replicas of the current round ("worker-3") that have not finished and have no live pod."""
@@ -172,7 +261,7 @@ class Job:
 
     @cached_property
     def latest_restart(self) -> int:
-        seen = [pod.place.restart for pod in self.current_pods if pod.place]
+        seen = [pod.restart for pod in self.current_pods]
         return max([*seen, self.read.argo.tree.restart_of.get(self.read.live.current, 0)])
 
     def leaving(self) -> list[PodRecord]:

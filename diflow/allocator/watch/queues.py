@@ -5,6 +5,7 @@
         weight: 2
         guarantee: {cpu: "4", nvidia.com/gpu: 1}
         cap: {nvidia.com/gpu: 8}
+        lendsTo: preemptible
       - name: vision-ann
         parent: vision
     namespaces:
@@ -21,12 +22,14 @@ from typing import Any
 import yaml
 
 from diflow.allocator.model.views import QueueView
-from diflow.allocator.watch.queue_access import NamespaceRule, read_rules
 from diflow.common import names
 from diflow.common.errors import InvalidError
 from diflow.common.quantities import MOST, amount
+from diflow.common.queue_access import NamespaceRule, read_rules
 
-_FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent"})
+_FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent", "lendsTo"})
+_LENDS_TO = ("preemptible", "all")
+"""To which jobs of other queues a queue lends what it is guaranteed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +97,8 @@ def _queue(item: Any, path: str) -> QueueView:
     for resource, least in tables["guarantee"].items():
         if least > tables["cap"].get(resource, least):
             raise InvalidError("the guarantee is above the cap", path=f"{path}.guarantee[{resource}]")
-    return QueueView(name, float(weight), tables["guarantee"], tables["cap"], parent)
+    lends_to = item.get("lendsTo", _LENDS_TO[0])
+    if lends_to not in _LENDS_TO:
+        raise InvalidError(f"must be {' or '.join(_LENDS_TO)}, not {lends_to!r}", path=f"{path}.lendsTo")
+    lends = lends_to == "all"
+    return QueueView(name, float(weight), tables["guarantee"], tables["cap"], parent, lends=lends)

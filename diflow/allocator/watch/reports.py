@@ -1,72 +1,54 @@
-"""Parses the report of a job (the parameter `profilings`) into a Profile for the policies.
-
-    {"observed": [[nodes, replicas, samples a replica, seconds without sync, seconds a step], ...],
-     "speed": samples a second, "replicas": 4, "nodes": 2, "batch": samples a replica,
-     "initBatchSize": 128, "maxBatchSize": 1024, "localBszBounds": [32, 256], "gradientAccumulation": true,
-     "gradParams": {"norm": 1.0, "var": 2.0}, "perfParams": {"alpha_c": ..., ..., "gamma": 1.5},
-     "maxProfiledReplicas": 4, "progress": 0.4}
-
-The names are those of AdaptDL's hints where it has them. Users' programs write it, so every field may be missing, and
-impossible values are ignored.
-"""
+"""Makes a Profile for the policies of what a job reports (`diflow.record.reports`)."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import astuple
 
 from diflow.allocator.model.arrays import FloatArray, frozen
 from diflow.allocator.model.profile import COLUMNS, MOST_OBSERVATIONS, Profile, clean
 from diflow.allocator.policies.goodput.model import TINY, step_seconds
 from diflow.common.memo import MIB, remembered
-from diflow.record import perfmodel, reports, signals, untrusted
+from diflow.record import reports, signals
+from diflow.record.reports import Report
 
-_LONGEST = 262_144
+_OF_REPLICAS = frozenset({"round", "at", "ranks", "observed", signals.NAME})
 
 
 @remembered(most_bytes=32 * MIB)
 def profile(text: str) -> Profile | None:
     """The profile in this text, None if nothing of it is usable."""
-    data = _mapping(text)
-    if not data:
+    report = reports.read(text)
+    rows, model, norm = clean(_rows(report)), report.model, report.grad_params.get("norm")
+    if not len(rows) and norm is None and report.progress is None and model is None:
         return None
-    rows = clean(_rows(data))
-    sqr, var = _noise(data)
-    given = data.get("localBszBounds")
-    low, high = _pair(given)
-    is_open = (
-        isinstance(given, list) and len(given) == 2 and given[1] is None
-    )  # then the whole batch is the upper bound
-    initial = _whole(data.get("initBatchSize")) or max(1, low or 1)
-    largest = _whole(data.get("maxBatchSize")) or max(initial, (high or 1) * 1024)
-    progress = untrusted.number(data.get("progress"))
-    model = perfmodel.parameters(data.get("perfParams"))
-    if not len(rows) and sqr is None and progress is None and model is None:
-        return None
+    low, high = (int(bound or 0) for bound in report.local_batches)
+    initial = int(report.init_batch_size or max(1, low))
+    largest = max(initial, int(report.max_batch_size or (high or 1) * 1024))
     return Profile(
         version=zlib.crc32(text.encode()),
         observations_version=zlib.crc32(rows.tobytes()),
         observations=rows,
-        parameters=None if model is None else frozen(np.maximum(np.array(model), TINY)),
-        profiled_replicas=_whole(data.get("maxProfiledReplicas")) or 0,
-        grad_sqr=sqr,
-        grad_var=var,
+        parameters=None if model is None else frozen(np.maximum(np.array(astuple(model)), TINY)),
+        profiled_replicas=int(report.max_profiled_replicas or 0),
+        grad_sqr=norm,
+        grad_var=report.grad_params.get("var"),
         initial_batch=initial,
-        max_batch=max(initial, largest),
-        min_local_batch=max(1, low or 1),
-        max_local_batch=max(1, low or 1, high or (max(initial, largest) if is_open else initial)),
-        accumulation=bool(data.get("gradientAccumulation", True)),
-        fraction_done=progress if progress is not None and 0 <= progress <= 1 else None,
+        max_batch=largest,
+        min_local_batch=max(1, low),
+        max_local_batch=max(1, low, high or (largest if report.is_unbounded else initial)),
+        accumulation=report.gradient_accumulation,
+        fraction_done=report.progress,
     )
 
 
 @remembered(most_bytes=32 * MIB)
 def speed(text: str) -> float | None:
-    """The job's current speed in samples a second, None if not reported (`diflow.record.reports`)."""
-    return reports.speed(_mapping(text))
+    """The job's current speed in samples a second, None if not reported."""
+    return reports.read(text).speed
 
 
 def is_news(before: str, after: str, *, fraction: float) -> bool:
@@ -105,54 +87,19 @@ def complaint(text: str) -> str:
     """
     if text in ("", "{}"):
         return ""
-    data = _mapping(text)
-    if data.keys() <= {"round", "at", "ranks", "observed", signals.NAME} and (
-        signals.of(data) is not None or (signals.NAME not in data and _is_of_replicas(data.get("ranks")))
+    known = reports.fields(text).keys()
+    if known <= _OF_REPLICAS and (
+        signals.of(text) is not None or (signals.NAME not in known and reports.read(text).is_of_replicas)
     ):
         return ""
     return "" if profile(text) is not None else "nothing in the parameter profilings can be used"
 
 
-def _is_of_replicas(ranks: Any) -> bool:
-    """Whether these are reports of replicas, such as a step from which no speed follows yet."""
-    entries = ranks.values() if isinstance(ranks, dict) else ()
-    return bool(entries) and all(isinstance(entry, dict) and isinstance(entry.get("task"), str) for entry in entries)
-
-
-def _rows(data: Mapping[str, Any]) -> Any:
-    rows: list[list[float]] = []
-    observed = data.get("observed")
-    for item in observed[-MOST_OBSERVATIONS:] if isinstance(observed, list) else []:
-        if isinstance(item, list) and len(item) in (COLUMNS - 1, COLUMNS):
-            numbers = [untrusted.number(value) for value in item]
-            if all(number is not None for number in numbers):
-                rows.append([float(n) for n in numbers if n is not None] + [0.0] * (COLUMNS - len(item)))
-    said, replicas = untrusted.number(data.get("speed")), _whole(data.get("replicas"))
-    if not rows and said is not None and said > 0 and replicas:
-        batch = untrusted.number(data.get("batch")) or 1.0
-        step = replicas * batch / said
-        rows.append([float(_whole(data.get("nodes")) or 1), float(replicas), batch, step, step, 0.0])
+def _rows(report: Report) -> FloatArray:
+    rows: list[Sequence[float]] = [astuple(row) for row in report.observed[-MOST_OBSERVATIONS:]]
+    said, replicas = report.own_speed, report.replicas
+    if not rows and said is not None and replicas is not None:
+        batch, count = report.batch or 1.0, float(int(replicas))
+        step = count * batch / said
+        rows.append([float(int(report.nodes or 1)), count, batch, step, step, 0.0])
     return frozen(np.array(rows, dtype=np.float64).reshape(len(rows), COLUMNS))
-
-
-def _noise(data: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    given = data.get("gradParams")
-    if not isinstance(given, Mapping):
-        return None, None
-    return untrusted.number(given.get("norm")), untrusted.number(given.get("var"))
-
-
-def _pair(value: Any) -> tuple[int | None, int | None]:
-    if isinstance(value, list) and len(value) == 2:
-        return _whole(value[0]), _whole(value[1])
-    return None, None
-
-
-def _mapping(text: str) -> Mapping[str, Any]:
-    is_empty = text in ("", "{}")  # as of each job that waits
-    return {} if is_empty or len(text) > _LONGEST else untrusted.mapping(text)
-
-
-def _whole(value: Any) -> int | None:
-    number = untrusted.number(value)
-    return int(number) if number is not None and 1 <= number <= 1e9 else None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
 from diflow.allocator.watch.job import Job
-from diflow.allocator.watch.records import planning_record_of
 from diflow.allocator.write.backoffs import Backoffs
 from diflow.allocator.write.patches import NextPart, Note, Write, rebased
+from diflow.allocator.write.round_robin import in_turns
 from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.common.durations import timestamp
@@ -31,7 +35,9 @@ from diflow.kube.kinds import EVENT, LEASE, POD, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json
 from diflow.record import chain
+from diflow.record.allocation import signed
 from diflow.record.identity import Identity
+from diflow.record.job import JobRecord
 from diflow.workflows.successor import successor
 
 COMPONENT = "diflow-allocator"
@@ -39,8 +45,34 @@ COMPONENT = "diflow-allocator"
 _MOST_FULL = 10_000
 # How often a write to a Workflow that has changed meanwhile is rebased on the newest version and retried.
 _REBASES = 2
+# Texts of decisions that are written in a cycle. The API server takes about a hundred writes a second: with the texts
+# of thousands of new jobs, the next decisions would be late.
+_MOST_TEXTS = 200
+_TEXTS_AT_ONCE = 4
+# How long writes may take while jobs of other namespaces wait for the next plan, if all before them took less.
+_ALONE_SECONDS = 0.5
 
 log = structlog.get_logger("diflow.allocator")
+
+
+class LeftError(DiflowError):
+    """The write was not sent: the next cycle derives it again."""
+
+
+class Objects(Protocol):
+    """What the process knows of the cluster's objects: `Caches`."""
+
+    def apply_write_response(self, kind: Kind, obj: Json) -> None:
+        """Know an object as the answer to a write shows it."""
+
+    def read(self, obj: Json) -> JobRecord:
+        """The record of a Workflow that was requested, whose namespace pays for reading it."""
+
+    def may_read(self, namespace: str) -> bool:
+        """Whether the namespace has a part of its share left."""
+
+    def paid_by(self, namespace: str) -> AbstractContextManager[None]:
+        """What this thread does in the block is paid by the namespace."""
 
 
 class Executor:
@@ -56,7 +88,7 @@ class Executor:
         cluster: Cluster,
         elector: Elector,
         *,
-        on_response: Callable[[Kind, Json], None],
+        objects: Objects,
         progress: Callable[[], None],
         sign: Callable[[str, str], str],
         mark: Callable[[str], Mapping[str, str | None]],
@@ -65,7 +97,7 @@ class Executor:
     ) -> None:
         self._cluster = cluster.without_retries()
         self._elector = elector
-        self._on_response, self._progress = on_response, progress
+        self._objects, self._progress = objects, progress
         self._sign, self._mark = sign, mark
         self._clock = clock
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
@@ -75,7 +107,15 @@ class Executor:
         self._full: dict[str, str] = {}
         self._unwritable: dict[str, Identity] = {}
         self._events: list[tuple[Job, Note, str]] = []
+        self.others_wait: Callable[[Set[str]], bool] = lambda _: False
+        """Whether a job of another namespace than these waits. Then writes that take long are left for later."""
+        self._are_left = threading.Event()
+        self._cycled = clock.monotonic()
         self.made = 0
+
+    def begin_cycle(self) -> None:
+        """A cycle begins: its writes may take as long as what is done before them, while others wait."""
+        self._cycled = self._clock.monotonic()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -89,30 +129,60 @@ class Executor:
         return frozenset(self._unwritable)
 
     def apply(self, writes: Sequence[Write], jobs: Mapping[str, Job]) -> list[Write]:
-        """Send these writes, then their Events. Returns the refused ones. Raises LostLeadershipError, after which no
-        write is sent.
+        """Send these writes, of the namespaces in turns, then their Events. Returns those that were refused, or left
+        because a job of another namespace waits. Raises LostLeadershipError, after which no write is sent.
 
         An Event for each write would halve how many decisions the API server carries out a second, so they follow.
         """
-        futures = [self._pool.submit(self._one, write, jobs.get(write.job)) for write in writes]
-        results = []
-        lost: LostLeadershipError | None = None
-        for future in futures:
-            try:
-                results.append(future.result())
-            except LostLeadershipError as error:
-                lost = error
-            self._progress()
-        if lost is not None:
-            self._events.clear()
-            raise lost
+        results = self._results(writes, jobs)
         self._back_off(writes, results, jobs)
         events, self._events = self._events, []
         self.record_events(events)
         return [write for write, result in zip(writes, results, strict=True) if isinstance(result, Exception)]
 
+    def _results(self, writes: Sequence[Write], jobs: Mapping[str, Job]) -> list[Exception | bool]:
+        """What became of each write. Raises LostLeadershipError."""
+        namespaces = [write.target.namespace for write in writes]
+        order = in_turns(range(len(writes)), namespaces.__getitem__)
+        began, left = self._clock.monotonic(), Counter(namespaces)
+        ends = began + max(_ALONE_SECONDS, began - self._cycled)
+        results: list[Exception | bool] = [False] * len(writes)
+        lost: LostLeadershipError | None = None
+        self._are_left.clear()
+        futures = [(i, self._pool.submit(self._one, writes[i], jobs.get(writes[i].job))) for i in order]
+        for i, future in futures:
+            try:
+                results[i] = future.result()
+            except LostLeadershipError as error:
+                lost = error
+            left[namespaces[i]] -= 1
+            late = self._clock.monotonic() > ends
+            if late and not self._are_left.is_set() and self.others_wait({one for one, n in left.items() if n > 0}):
+                self._are_left.set()
+            self._progress()
+        if lost is not None:
+            self._events.clear()
+            raise lost
+        return results
+
+    def apply_texts(self, writes: Sequence[Write], jobs: Mapping[str, Job]) -> bool:
+        """Send writes of texts of decisions, of each namespace in turns. Returns whether some are left for a cycle that
+        follows at once.
+
+        The answer to each is read. What a namespace cannot pay for is left too, until the next plan for other reasons.
+        """
+        left = deque(in_turns(writes, lambda write: write.target.namespace))
+        tried = 0
+        while left and tried < _MOST_TEXTS:
+            some = [left.popleft() for _ in range(min(_TEXTS_AT_ONCE, _MOST_TEXTS - tried, len(left)))]
+            tried += len(some)
+            self.apply([write for write in some if self._objects.may_read(write.target.namespace)], jobs)
+        return bool(left)
+
     def _one(self, write: Write, job: Job | None) -> Exception | bool:
         """Send a write. Returns whether something was changed, or why it was refused."""
+        if self._are_left.is_set():
+            return LeftError("a job of another namespace waits")
         try:
             answer = self._send_rebased(write, job)
         except LostLeadershipError:
@@ -129,7 +199,7 @@ class Executor:
             return False
         self._unwritable.pop(write.target.key, None)
         self.made += 1
-        self._on_response(write.kind, answer)
+        self._objects.apply_write_response(write.kind, answer)
         if write.note is not None:
             log.info(write.note.reason.lower(), job=write.job, message=write.note.message)
             if job is not None:
@@ -167,19 +237,18 @@ class Executor:
             of = write.job, write.kind
             if isinstance(result, ConflictError):
                 conflicted.add(of)
-            elif isinstance(result, Exception) and not isinstance(result, NotFoundError):
+            elif isinstance(result, Exception) and not isinstance(result, NotFoundError | LeftError):
                 refused[of] = result
             elif result is True and not write.is_touch:
                 changed.add(of)
         for (name, kind), error in refused.items():
             text = f"its {'pods' if kind is POD else 'Workflow'} cannot be changed: {error}"
             is_repeated = self._backoffs_of(kind).start(name, error)
-            if is_repeated and (job := jobs.get(name)) is not None:
-                self.record_event(job, Note("Refused", text, is_warning=True), salt=f"refused {kind.name}")
+            if is_repeated:
+                self._report(jobs.get(name), text, salt=f"refused {kind.name}")
         for name, kind in conflicted - refused.keys():
-            why = self._backoffs_of(kind).conflicted(name)
-            if why and (job := jobs.get(name)) is not None:
-                self.record_event(job, Note("Refused", why, is_warning=True), salt="conflicts")
+            if why := self._backoffs_of(kind).conflicted(name):
+                self._report(jobs.get(name), why, salt="conflicts")
         for name, kind in changed - conflicted - refused.keys():
             self._backoffs_of(kind).succeeded(name)
 
@@ -199,9 +268,9 @@ class Executor:
                 if len(self._full) >= _MOST_FULL:
                     self._full.clear()
                 self._full[target.uid] = target.version
-                if job is not None and write.part is None:
+                if write.part is None:
                     text = f"no annotation can be added to {write.kind.name} {target.name}: {error}; {_smaller(write)}"
-                    self.record_event(job, Note("Refused", text, is_warning=True), salt=target.uid)
+                    self._report(job, text, salt=target.uid)
         if less is None:
             if write.is_only_text:
                 return None
@@ -214,20 +283,22 @@ class Executor:
             if write.kind is WORKFLOW and job is not None and job.read.identity.uid == target.uid:
                 self._unwritable[target.key] = target
                 text = "its Workflow is too large to be changed: its replicas are ended, and it is not placed again"
-                self.record_event(job, Note("Refused", text, is_warning=True), salt=f"{target.uid} unwritable")
+                self._report(job, text, salt=f"{target.uid} unwritable")
             raise
 
     def _send_rebased(self, write: Write, job: Job | None) -> Json | None:
-        """Send the write; if its Workflow has changed in fields that it does not depend on, rebase it and retry."""
+        """Send the write; if its Workflow has changed in fields that it does not depend on, rebase it and retry, unless
+        Workflows of its namespace take so long to read that others would wait for it."""
         read = job.read if job is not None else None
         for _ in range(_REBASES):
             try:
                 return self._send_or_minimal(write, str(self._elector.check()), job)
             except ConflictError:
                 patches = write.kind is WORKFLOW and write.part is None and bool(write.body)
-                if read is None or not patches or not self._elector.is_leader():
+                may_read = self._objects.may_read(write.target.namespace)
+                if read is None or not (patches and may_read and self._elector.is_leader()):
                     raise
-                now = planning_record_of(
+                now = self._objects.read(
                     self._cluster.get(WORKFLOW, write.target.name, namespace=write.target.namespace)
                 )
                 again = rebased(write, read, now)
@@ -236,29 +307,31 @@ class Executor:
                 write, read = again, now
         return self._send_or_minimal(write, str(self._elector.check()), job)
 
-    def _send(self, write: Write, epoch: str) -> Json:
+    def _send(self, write: Write, epoch: str) -> Json | None:
         if write.part is not None:
             return self._begin_part(write, write.part, epoch)
         term = self._elector.term(epoch)
-        body = self._repaired(write).patch(term) if write.is_repair else write.patch(term)
+        if write.is_repair:
+            if not self._objects.may_read(write.target.namespace):
+                return None  # the next cycle derives it again
+            write = self._repaired(write)
         return self._cluster.patch(
             write.kind,
             write.target.name,
-            self._with_proof(body, write.target.uid),
+            write.patch(term, self._with_allocation(write)),
             namespace=write.target.namespace,
             subresource=write.subresource,
             manager=self._elector.writes_as(epoch),
         )
 
-    def _with_proof(self, body: Json, uid: str) -> Json:
-        """The body with the proof of its allocation and the pool of its nodes, if it has one."""
-        annotations = (body.get("metadata") or {}).get("annotations") or {}
-        if keys.ALLOCATION not in annotations:
-            return body
-        text = annotations[keys.ALLOCATION]
-        proof = self._sign(uid, text) or None if text else None
-        annotations = {**annotations, **(self._mark(text) if text else {}), keys.PROOF: proof}
-        return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
+    def _with_allocation(self, write: Write) -> Mapping[str, str | None]:
+        """The annotations with the proof of its allocation and the pool of its nodes, if it writes one."""
+        if keys.ALLOCATION not in write.annotations:
+            return {}
+        text = write.annotations[keys.ALLOCATION]
+        if not text:
+            return {keys.PROOF: None}
+        return {**self._mark(text), keys.PROOF: self._sign(write.target.uid, text) or None}
 
     def _repaired(self, write: Write) -> Write:
         """The write with its content, for the newest version of the Workflow. Pods of the removed nodes that Argo does
@@ -267,9 +340,10 @@ class Executor:
         Raises ConflictError if there is nothing to repair any more.
         """
         target = write.target
-        workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
-        now = planning_record_of(workflow).identity
-        found = repair(workflow)
+        with self._objects.paid_by(target.namespace):
+            workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
+            now = Identity.of(workflow)
+            found = repair(workflow)
         if now.uid != target.uid or found is None:
             raise ConflictError(f"{target.key} has changed meanwhile")
         return replace(write, target=now, body=found[0])
@@ -281,7 +355,7 @@ class Executor:
         """
         target = write.target
         workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
-        now = planning_record_of(workflow)
+        now = self._objects.read(workflow)
         if now.identity.uid != target.uid or now.has_ended or now.is_stopping or now.chain.continued_in or now.problem:
             raise ConflictError(f"{target.key} has changed meanwhile")
         given = self._mark(part.annotations.get(keys.ALLOCATION) or "")
@@ -307,43 +381,39 @@ class Executor:
     def _prove(self, made: Json, manager: str) -> Json:
         """Sign the allocation of a Workflow after its creation, as the uid is unknown before. If this process is killed
         in between, the job is placed again."""
-        metadata = made["metadata"]
-        text = (metadata.get("annotations") or {}).get(keys.ALLOCATION)
-        proof = self._sign(metadata["uid"], text) if text else ""
+        its, (text, _) = Identity.of(made), signed(made)
+        proof = self._sign(its.uid, text) if text else ""
         if not proof:
             return made
-        body = {"metadata": {"uid": metadata["uid"], "annotations": {keys.PROOF: proof}}}
+        body = {"metadata": {"uid": its.uid, "annotations": {keys.PROOF: proof}}}
         try:
-            return self._cluster.patch(
-                WORKFLOW, metadata["name"], body, namespace=metadata["namespace"], manager=manager
-            )
+            return self._cluster.patch(WORKFLOW, its.name, body, namespace=its.namespace, manager=manager)
         except (ConflictError, NotFoundError, InvalidError) as error:
-            log.debug("the allocation is not signed", object=metadata["name"], why=str(error))
+            log.debug("the allocation is not signed", object=its.name, why=str(error))
             return made
 
-    def record_event(self, job: Job, note: Note, *, salt: str) -> None:
-        """Create an Event on the job's Workflow. Its name is a digest, so that repeating it creates no second one."""
-        identity = job.read.identity
-        on = {"apiVersion": "argoproj.io/v1alpha1", "kind": WORKFLOW.name, "uid": identity.uid}
-        self._record({**on, "namespace": identity.namespace, "name": identity.name}, note, salt=salt)
-
     def record_events(self, events: Sequence[tuple[Job, Note, str]]) -> None:
-        """Create Events side by side: each with its job, its note and its salt."""
-        for _ in self._pool.map(lambda event: self.record_event(event[0], event[1], salt=event[2]), events):
-            self._progress()
-
-    def record_own_event(self, note: Note, *, salt: str) -> None:
-        """Create an Event that concerns the allocator itself, on its Lease."""
-        elector = self._elector
-        on = {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE.name}
-        self._record({**on, "namespace": elector.namespace, "name": elector.name}, note, salt=salt)
+        """Create Events on the Workflows of jobs side by side: each with its job, its note and its salt. The name of an
+        Event is a digest, so that repeating it creates no second one."""
+        self._record([(_workflow(job), note, salt) for job, note, salt in events])
 
     def record_own_events(self, events: Sequence[tuple[Note, str]]) -> None:
-        """Create Events that concern the allocator itself side by side: each with its note and its salt."""
-        for _ in self._pool.map(lambda event: self.record_own_event(event[0], salt=event[1]), events):
+        """Create Events that concern the allocator itself, on its Lease: each with its note and its salt."""
+        elector = self._elector
+        on = {"apiVersion": LEASE.api_version, "kind": LEASE.name}
+        on |= {"namespace": elector.namespace, "name": elector.name}
+        self._record([(on, note, salt) for note, salt in events])
+
+    def _record(self, events: Sequence[tuple[dict[str, str], Note, str]]) -> None:
+        for _ in self._pool.map(lambda event: self._record_one(*event), events):
             self._progress()
 
-    def _record(self, on: dict[str, str], note: Note, *, salt: str) -> None:
+    def _report(self, job: Job | None, text: str, *, salt: str) -> None:
+        """Tell the owner of a job that a write was refused."""
+        if job is not None:
+            self._record_one(_workflow(job), Note("Refused", text, is_warning=True), salt)
+
+    def _record_one(self, on: dict[str, str], note: Note, salt: str) -> None:
         body = event(
             on,
             reason=note.reason,
@@ -359,6 +429,13 @@ class Executor:
             self._cluster.create(EVENT, body, namespace=on["namespace"])
         except DiflowError as error:  # a missing Event must not stop the write
             log.debug("the Event was not created", on=on["name"], why=str(error))
+
+
+def _workflow(job: Job) -> dict[str, str]:
+    """What an Event about the job is on."""
+    its = job.read.identity
+    on = {"apiVersion": WORKFLOW.api_version, "kind": WORKFLOW.name, "uid": its.uid}
+    return {**on, "namespace": its.namespace, "name": its.name}
 
 
 def _smaller(write: Write) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from diflow.common import keys
 from diflow.common.jsontext import canonical_json
@@ -16,6 +17,7 @@ from diflow.record.argo import ended_pods
 from diflow.record.exclusions import Exclusions
 from diflow.record.identity import Identity
 from diflow.record.job import LONGEST_DESCRIPTION, JobRecord
+from diflow.record.overstay import STOP_NOW
 from diflow.record.parameters import ADMITTED
 from diflow.record.patches import live, merged, stopping
 from diflow.record.pod import PodRecord
@@ -40,9 +42,13 @@ Reason = Literal[
     "SlowNode",
     "NotStarted",
     "Repaired",
+    "StoppedLate",
+    "ReadLate",
+    "MemoryFull",
 ]
 
 
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 PLACES_SECONDS = 120.0
 """How long the pods of an admitted job are created without gates. Argo looks at a Workflow after some seconds, and
 creates about a hundred pods a second."""
@@ -100,13 +106,19 @@ class Write:
         """It changes nothing but the leader's epoch."""
         return not self.body and self.part is None and not self.is_repair
 
-    def patch(self, epoch: str) -> Json:
-        """The body with the uid and resourceVersion, so that it fails on a changed object, and the leader's epoch."""
-        metadata = {"uid": self.target.uid, "resourceVersion": self.target.version, **(self.body.get("metadata") or {})}
-        annotations = {**(metadata.get("annotations") or {}), keys.EPOCH: epoch}
+    @property
+    def annotations(self) -> Mapping[str, str | None]:
+        """The annotations that it sets, or removes (None)."""
+        return (self.body.get("metadata") or {}).get("annotations") or {}
+
+    def patch(self, epoch: str, more: Mapping[str, str | None] = NOTHING) -> Json:
+        """The body with the uid and resourceVersion, so that it fails on a changed object, and the leader's epoch.
+        `more`: further annotations."""
+        annotations = {**self.annotations, **more}
         if not self.subresource and not self.is_minimal:
-            metadata["annotations"] = annotations
-        return {**self.body, "metadata": metadata}
+            annotations[keys.EPOCH] = epoch
+        metadata = {"uid": self.target.uid, "resourceVersion": self.target.version, **(self.body.get("metadata") or {})}
+        return {**self.body, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}
 
     @property
     def is_only_text(self) -> bool:
@@ -115,14 +127,14 @@ class Write:
             return True
         if self.part is not None or self.is_repair or self.body.keys() - {"metadata"}:
             return False
-        given = (self.body.get("metadata") or {}).get("annotations") or {}
-        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION, keys.HEALTH}
+        texts = {keys.DECISION, keys.DESCRIPTION, keys.HEALTH, keys.RUN_TIME}
+        return self.kind is not WORKFLOW or self.annotations.keys() <= texts
 
     def minimal(self) -> Write | None:
         """The same write for an object at its size limit: without new annotations, and for a Workflow without those
         of the allocator. None if nothing would be left, or if an annotation is what matters, as a new allocation."""
-        metadata: Json = dict(self.body.get("metadata") or {})
-        given: Mapping[str, str | None] = metadata.pop("annotations", None) or {}
+        given = self.annotations
+        metadata = {name: value for name, value in (self.body.get("metadata") or {}).items() if name != "annotations"}
         body = {key: value for key, value in self.body.items() if key != "metadata"}
         if self.part is not None or self.is_repair or self.is_minimal:
             return None
@@ -191,13 +203,13 @@ def _decided_by(read: JobRecord) -> tuple[object, ...]:
 
 
 def admit(pod: PodRecord, node: str, job: str) -> Write:
-    """Remove diflow's scheduling gate and pin the pod to its node, in one patch."""
+    """Remove diflow's scheduling gate and pin the pod to its node, in one patch; "": kube-scheduler chooses one."""
     gates = [{"name": gate} for gate in pod.gates if gate != keys.GATE]
-    body = {
-        "metadata": {"annotations": {keys.NODE: node}},
-        "spec": {"schedulingGates": gates or None, "nodeSelector": {keys.HOSTNAME: node}},
-    }
-    return Write(POD, pod.identity, job, body, why=f"admitted to {node}")
+    body: Json = {"spec": {"schedulingGates": gates or None}}
+    if node:
+        body["metadata"] = {"annotations": {keys.NODE: node}}
+        body["spec"]["nodeSelector"] = {keys.HOSTNAME: node}
+    return Write(POD, pod.identity, job, body, why=f"admitted to {node or 'a node that kube-scheduler chooses'}")
 
 
 def stop(pod: PodRecord, job: str, why: str, at: str) -> Write:
@@ -210,7 +222,7 @@ def stop(pod: PodRecord, job: str, why: str, at: str) -> Write:
         return fail(pod, job, why)
     if not pod.has_run:
         return write_off(pod, job, why, at)
-    return Write(POD, pod.identity, job, {"spec": {"activeDeadlineSeconds": 1}}, why=why)
+    return Write(POD, pod.identity, job, dict(STOP_NOW), why=why)
 
 
 def fail(pod: PodRecord, job: str, message: str, *, note: Note | None = None) -> Write:
@@ -292,13 +304,14 @@ def description(job: JobRecord, decision: Mapping[str, Any]) -> str:
     return f"{submitted}{_WAITS}{decision['why']}"[:LONGEST_DESCRIPTION]
 
 
-def admission(job: JobRecord, allocation: Allocation, *, now: float) -> Json:
-    """The arguments of `change_job` that admit a job which has no pods yet: they are created on their nodes."""
-    return {
-        "parameters": live(places=allocation.places(uid=job.identity.uid, until=now + PLACES_SECONDS)),
-        "spec": {"suspend": None},
-        "labels": {keys.ADMITTED: "true"},
-    }
+def admit_job(
+    job: JobRecord, at: Allocation, *, now: float, parameters: Mapping[str, str] = NOTHING, **change: Any
+) -> Write:
+    """Admit a job which has no pods yet: they are created on their nodes, or with gates if kube-scheduler chooses
+    these: it has to see all of them at once. `change`: as in `change_job`."""
+    places = live(places=ADMITTED if at.unpinned else at.places(uid=job.identity.uid, until=now + PLACES_SECONDS))
+    admitted: Mapping[str, str | None] = {keys.ADMITTED: "true"}
+    return change_job(job, parameters={**parameters, **places}, labels=admitted, spec={"suspend": None}, **change)
 
 
 def _annotations(
@@ -332,10 +345,12 @@ def new_round(  # noqa: PLR0913 (each is a part of the patch)
     excluded: Exclusions | None = None,
     memory: Mapping[str, int] | None = None,
     note: Note | None = None,
+    change: Callable[[Allocation], Allocation] = lambda at: at,
 ) -> Write:
-    """Append a round that supersedes the current one, with the nodes of its replicas (empty: no place yet). With
-    `names`, it is the first round of a new Workflow that continues this one."""
-    allocation = _next_allocation(job, nodes, now)
+    """Append a round that supersedes the current one, with the nodes of its replicas (empty: no place yet).
+    `change`: applied to its allocation. With `names`, it is the first round of a new Workflow that continues this
+    one."""
+    allocation = change(_next_allocation(job, nodes, now))
     name = allocation.round
     if not names:
         granted = {**job.live.granted, name: counts}
@@ -367,14 +382,33 @@ def _labels(allocation: Allocation) -> dict[str, str]:
     return {keys.GRANTED: str(sum(len(nodes) for nodes in allocation.nodes.values()))}
 
 
-def _next_allocation(job: JobRecord, nodes: Mapping[str, tuple[str, ...]], now: float) -> Allocation:
+def placed(
+    job: JobRecord,
+    nodes: Mapping[str, tuple[str, ...]],
+    *,
+    now: float,
+    asked: str = "",
+    unpinned: bool | None = None,
+) -> Allocation:
+    """Another allocation of the job's current round; without any node, it waits. `unpinned`: as in `Allocation`; None:
+    as before."""
     before = job.notes.allocation
-    started = bool(before and before.first)
     return Allocation(
-        round=str(max((number for r in job.live.rounds if (number := untrusted.whole(r)) is not None), default=0) + 1),
-        nodes=nodes,
+        job.live.current,
+        nodes,
         since=now,
         first=before.first if before and before.first else (now if nodes else 0.0),
-        moves=min(MOST_MOVES, (before.moves if before else 0) + (1 if started and nodes else 0)),
-        asked=job.limits,
+        moves=before.moves if before else 0,
+        asked=asked,
+        requests={role.name: role.request for role in job.needs.roles},
+        unpinned=(before.unpinned if before else False) if unpinned is None else unpinned,
+        refusals=before.refusals if before else 0,
     )
+
+
+def _next_allocation(job: JobRecord, nodes: Mapping[str, tuple[str, ...]], now: float) -> Allocation:
+    """That of the next round."""
+    found, before = placed(job, nodes, now=now, asked=job.limits), job.notes.allocation
+    number = max((number for r in job.live.rounds if (number := untrusted.whole(r)) is not None), default=0) + 1
+    is_move = bool(nodes and before and before.first)
+    return replace(found, round=str(number), moves=min(MOST_MOVES, found.moves + is_move))

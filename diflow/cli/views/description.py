@@ -12,15 +12,19 @@ from diflow.cli.console import colours, paint, phase_colour
 from diflow.cli.output import clock, coloured_phase, moment, printable
 from diflow.cli.views import replicas
 from diflow.common import keys
-from diflow.common.durations import age
+from diflow.common.durations import age, span
 from diflow.common.tables import table
-from diflow.common.words import shortened
+from diflow.common.words import named, shortened
 from diflow.jobs.events import event_time, is_allocators
+from diflow.record.job import JobRecord
 from diflow.record.nodecheck import Record
+from diflow.record.parameters import Decision
+from diflow.record.pod import check_run_of
 from diflow.record.stage import Stage
 from diflow.record.status.followed import failures
-from diflow.record.status.observe import observe
-from diflow.record.status.status import derive
+from diflow.record.status.observe import observe, observe_state
+from diflow.record.status.row import JobRow
+from diflow.record.status.status import derive_seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,6 +43,7 @@ _LONG = 40
 """Characters of a text that is shown once: a shorter one is easier to read than a reference to it."""
 _SEE = "see Message"
 _MOST_FAILED_CHECKS = 3
+_MOST_RUN_TIMES = 5
 _LONGEST_REPORTED = 1000
 _HELD = (Stage.WAITING, Stage.ADMITTED, Stage.SUSPENDED)
 """Stages of a job that the allocator may find to be held, by what only it reads."""
@@ -59,16 +64,18 @@ def description(
     `allocators` are the allocator's events, None if the user may not list events. `earlier`: the Workflows in which the
     job was before, the latest first; those are read that have the last failures.
     """
-    held = _held(job)
+    held, record = _held(job), job.record
     if held:  # earlier decisions do not explain its present state
-        job = _undecided(job)
-    seen = observe(job.workflow, job.pods)
+        record = replace(record, notes=replace(record.notes, decision=Decision()))
+    seen = observe_state(record, job.workflow, job.pods)
+    if held:
+        job = replace(job, status=derive_seen(seen))
     message = f"held: {held}" if held else job.status.message
     # The cluster keeps events for an hour, also those of a deleted job of the same name.
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
     sections = [
-        _facts(job, seen, message=message, now=now),
+        _facts(job, seen, JobRow.of(record, seen.stage, message, seen.count(seen.latest())), now=now),
         _phases(job, message=message),
         _replicas(seen, message=message, now=now),
     ]
@@ -106,14 +113,6 @@ def _held(job: Job) -> str:
     return planning_record_of(job.workflow).problem
 
 
-def _undecided(job: Job) -> Job:
-    """The job without the allocator's decision."""
-    metadata = job.workflow["metadata"]
-    kept = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != keys.DECISION}
-    workflow = {**job.workflow, "metadata": {**metadata, "annotations": kept}}
-    return replace(job, workflow=workflow, status=derive(workflow, job.pods))
-
-
 def _once(text: str, message: str) -> str:
     """The text, or a reference to the job's message if that has it: it may have several lines on a terminal."""
     return _SEE if len(text) >= _LONG and _line(text) in _line(message) else text
@@ -123,10 +122,8 @@ def _line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-def _facts(job: Job, seen: Observation, *, message: str, now: datetime) -> str:
-    status = job.status
-    spec = job.dijob.get("spec") or {}
-    labels = job.workflow["metadata"].get("labels") or {}
+def _facts(job: Job, seen: Observation, row: JobRow, *, now: datetime) -> str:
+    status, spec, message = job.status, row.record.spec, row.message
     took = age(status.start_time, now=now, until=status.completion_timestamp)
     facts = [
         ("Job", job.name),
@@ -136,13 +133,14 @@ def _facts(job: Job, seen: Observation, *, message: str, now: datetime) -> str:
         ("Succeeded", f"{replicas.succeeded(replicas.rows(seen, now=now))} of {status.replicas}")
         if status.ended
         else ("Ready", f"{status.ready_replicas} of {status.replicas}"),
-        ("Restarts", f"{status.restarts} (backoffLimit {spec.get('backoffLimit', 3)})"),
+        ("Restarts", f"{status.restarts} (backoffLimit {spec.backoff_limit})"),
         ("Reschedules", str(status.reschedules)),
-        ("Priority", labels.get(keys.PRIORITY, "-")),
-        ("Preemptible", labels.get(keys.PREEMPTIBLE, "-")),
-        ("Scheduling", labels.get(keys.SCHEDULING, "-")),
-        *_topology(spec.get("topology")),
-        *_node_check(job, spec.get("nodeCheck")),
+        ("Priority", printable(row.priority)),
+        ("Preemptible", "true" if row.is_preemptible else "false"),
+        # Nobody has decided it yet of a job without a Workflow.
+        ("Scheduling", "gang" if row.record.terms.is_gang else "none" if status.stage else "-"),
+        *([("Topology", f"all of it in one {spec.topology.required}")] if spec.topology else []),
+        *_node_check(job),
         *_left_out(job, message=message, now=now),
         ("Submitted", moment(job.created)),
         ("Ended", moment(status.completion_timestamp))
@@ -151,7 +149,8 @@ def _facts(job: Job, seen: Observation, *, message: str, now: datetime) -> str:
     ]
     if status.ended:
         facts.append(("Took", took))
-    decision = seen.decision
+    facts += _run_times(row.record, now=now)
+    decision = seen.job.notes.decision
     if decision and (seen.gated or seen.stopped):
         when = f" ({age(decision.time, now=now)} ago)" if decision.time else ""
         facts.append(("Allocator", printable(f"{_once(decision.why, message)}{when}")))
@@ -160,9 +159,22 @@ def _facts(job: Job, seen: Observation, *, message: str, now: datetime) -> str:
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
 
 
+def _run_times(job: JobRecord, *, now: datetime) -> list[tuple[str, str]]:
+    """How long the job and its tasks have run, of what they may. Of a job that Argo alone runs, only the limit."""
+    limits, ran = job.spec.run_times, job.notes.run_time
+    if not limits:
+        return []
+    counted = [f"{span(ran.seconds(name, now=now.timestamp()))} of " if job.terms.is_gang else "" for name in limits]
+    each = [
+        f"{f'{name}: ' if name else ''}{done}{span(most)}"
+        for done, (name, most) in zip(counted, limits.items(), strict=True)
+    ]
+    return [("Run time", f"{'' if job.terms.is_gang else 'at most '}{named(each, _MOST_RUN_TIMES)}")]
+
+
 def _health(seen: Observation, *, now: datetime) -> list[tuple[str, str]]:
     """What the job's `health` found, and why replicas were restarted the last time."""
-    found, out = seen.health, []
+    found, out = seen.job.notes.health, []
     if found is None:
         return []
     if seen.unhealthy:
@@ -174,25 +186,19 @@ def _health(seen: Observation, *, now: datetime) -> list[tuple[str, str]]:
     return out
 
 
-def _topology(given: object) -> list[tuple[str, str]]:
-    """The level that the job requires; nothing if it requires none. Its owner may have edited the manifest."""
-    required = given.get("required") if isinstance(given, dict) else None
-    return [("Topology", printable(f"all of it in one {required}"))] if isinstance(required, str) else []
-
-
-def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
+def _node_check(job: Job) -> list[tuple[str, str]]:
     """What the node check of the current round has found; nothing of a job without one."""
-    if given is None or given is False:
+    check = job.record.spec.node_check
+    if check is None:
         return []
     record, current = Record.parse(job.record.texts.check_text), job.record.live.current
     count = len(record.entries) if record.round == current else 0
     parts = [f"{count} of {job.status.replicas} replicas in round {current}"]
-    has_command = isinstance(given, dict) and bool(given.get("command"))
-    output = _output_of_check(job) if has_command else []
-    if not count and has_command:
+    output = _output_of_check(job) if check.command else []
+    if not count and check.command:
         words = ["by a command of the job", *(output or ["it has reported no figures"])]
         return [("Node check", printable("; ".join(words)))]
-    if not count and not job.status.ended and any(_is_checked(pod) for pod in job.pods):
+    if not count and not job.status.ended and any(check_run_of(pod).has_begun for pod in job.pods):
         parts.append("no result has reached the server yet (`diflow doctor` checks whether it runs)")
     failed = [f"rank {rank}: {entry.failed}" for rank, entry in record.entries.items() if entry.failed]
     parts += [*failed[:_MOST_FAILED_CHECKS], *output]
@@ -204,33 +210,12 @@ def _output_of_check(job: Job) -> list[str]:
 
     `diflow logs` shows the newest pods of the replicas, but a gang whose check has failed is started again.
     """
-    failed = [(code, pod) for pod in job.pods if (code := _failed_check(pod))]
+    failed = [run for pod in job.pods if (run := check_run_of(pod)).exit_code]
     if not failed:
         return []
-    code, pod = max(failed, key=lambda one: str(one[1]["metadata"].get("creationTimestamp") or ""))
-    node = (pod.get("spec") or {}).get("nodeName") or "?"
-    show = f"kubectl logs -n {job.namespace} {pod['metadata']['name']} -c {keys.CHECK_CONTAINER}"
-    return [f"it failed last on node {node} (exit code {code}): `{show}` shows its output"]
-
-
-def _failed_check(pod: dict[str, Any]) -> int:
-    """The exit code of a pod's node check, 0 if it has not failed, or was ended with its pod."""
-    status = pod.get("status") or {}
-    if status.get("reason"):
-        return 0
-    for one in status.get("initContainerStatuses") or []:
-        if one.get("name") == keys.CHECK_CONTAINER:
-            code = ((one.get("state") or {}).get("terminated") or {}).get("exitCode")
-            return code if isinstance(code, int) else 0
-    return 0
-
-
-def _is_checked(pod: dict[str, Any]) -> bool:
-    """Whether the node check of a pod runs, or has run."""
-    return any(
-        one.get("name") == keys.CHECK_CONTAINER and (one.get("state") or {}).keys() & {"running", "terminated"}
-        for one in (pod.get("status") or {}).get("initContainerStatuses") or []
-    )
+    last = max(failed, key=lambda run: run.created)
+    show = f"kubectl logs -n {job.namespace} {last.pod} -c {keys.CHECK_CONTAINER}"
+    return [f"it failed last on node {last.node or '?'} (exit code {last.exit_code}): `{show}` shows its output"]
 
 
 def _left_out(job: Job, *, message: str, now: datetime) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from diflow.cli.output import coloured_phase, printable
-from diflow.common import keys
 from diflow.common.durations import age, span
 from diflow.common.tables import table
 from diflow.common.words import shortened
@@ -44,10 +43,10 @@ def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namesp
         if wide or namespaces:
             row.insert(0, job.namespace)
         if wide:
-            labels = job.workflow["metadata"].get("labels") or {}
+            terms = job.record.terms
             row += [
-                labels.get(keys.PRIORITY, "-"),
-                labels.get(keys.PREEMPTIBLE, "-"),
+                terms.priority,
+                "true" if terms.is_preemptible else "false",
                 job.round or "-",
                 status.message,
             ]

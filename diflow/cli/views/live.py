@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,10 +14,8 @@ from diflow.cli.console import harmless, phase_colour, rich_table
 from diflow.cli.output import clock, utc_now
 from diflow.cli.views import replicas
 from diflow.cli.views.replicas import Row, rows
-from diflow.common.durations import age
+from diflow.common.durations import age, timestamp
 from diflow.jobs.follow import FollowedJob, follow
-from diflow.record.status.observe import observe
-from diflow.record.status.status import JobStatus, derive_seen, unknown
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from diflow.kube.api import Cluster
+    from diflow.record.status.status import JobStatus
 
 _MARKS = {"Running": "●", "Succeeded": "✔", "Failed": "✘", "Pending": "○", "Unknown": "?"}
 _LAST = 6
@@ -59,12 +57,9 @@ class Page:
     def show(self, snapshot: FollowedJob) -> JobStatus:
         """Update the view with a new state of the job."""
         self.snapshot = snapshot
-        workflow = snapshot.workflow or {}
-        seen = observe(workflow, snapshot.pods)
-        status = unknown(snapshot.trouble) if snapshot.trouble else derive_seen(workflow, seen)
-        now = utc_now()
+        status, now = snapshot.status, utc_now()
         self._note(self.name, f"{status.phase}: {status.message}", now=now)
-        for row in rows(seen, now=now):
+        for row in rows(snapshot.seen, now=now):
             self._note(row.name, f"{row.state}: {row.message}" if row.message else row.state, now=now)
         return status
 
@@ -82,16 +77,12 @@ class Page:
 
 def page(snapshot: FollowedJob, happened: Sequence[tuple[str, str, str]], *, now: datetime) -> RenderableType:
     """The view of one state of a job."""
-    workflow: dict[str, Any] = snapshot.workflow or {}
-    seen = observe(workflow, snapshot.pods)
-    status = derive_seen(workflow, seen)
-    if snapshot.trouble:
-        status = replace(status, phase="Unknown", message=snapshot.trouble)
-    since = (workflow["metadata"] or {}).get("creationTimestamp") or ""
-    took = age(since, now=now, until=status.completion_timestamp)
+    seen, status = snapshot.seen, snapshot.status
+    submitted = seen.job.submitted_seconds
+    took = age(timestamp(submitted) if submitted else "", now=now, until=status.completion_timestamp)
     shown = rows(seen, now=now)
     head = Text.assemble(
-        (seen.name, "bold"),
+        (seen.job.name, "bold"),
         "  ",
         (status.phase, f"bold {phase_colour(status.phase)}"),
         f"  {_succeeded(shown) if status.ended else f'{status.ready_replicas}/{status.replicas} ready'}"

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from diflow.allocator.inspect import observer
-from diflow.allocator.inspect.rows import JobRow, NodeRow, job_rows, node_rows, queue_rows, totals
+from diflow.allocator.inspect.rows import NodeRow, PlanRow, job_rows, node_rows, queue_rows, totals
 from diflow.allocator.run.control_channel import read_status
 from diflow.allocator.watch.cluster_state import Caches
 from diflow.cli.console import harmless, rich_table, turn_colour
@@ -22,6 +22,7 @@ from diflow.cli.views.resources import short, shown
 from diflow.common.errors import DiflowError
 from diflow.common.words import counted, quantity
 from diflow.record.stage import Stage
+from diflow.record.status.row import placed_and_waiting
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,10 +41,11 @@ _STATES = {"running": "green", "starting": "yellow", "waiting": "yellow", "held"
 
 def data(seen: Seen, *, namespace: str | None = None) -> dict[str, Any]:
     """The view as plain data. Amounts are in millicores, MiB and devices."""
-    nodes = node_rows(seen)
+    nodes = node_rows(seen) if seen.limited is None else []
     taken, there = totals(nodes)
     return {
         "allocator": seen.allocator.to_dict(),
+        **({"not_shown": seen.not_shown} if seen.limited is not None else {}),
         "used": taken,
         "allocatable": there,
         "nodes": [row.to_dict() for row in nodes],
@@ -108,14 +110,18 @@ def _console() -> Console:
 
 def picture(seen: Seen, *, namespace: str | None = None, width: int = 160) -> RenderableType:
     """The view of one state of the cluster."""
-    nodes = node_rows(seen)
+    nodes = node_rows(seen) if seen.limited is None else []
     jobs = [row for row in job_rows(seen) if namespace in (None, row.namespace)]
     colours = {row.key: turn_colour(i) for i, row in enumerate(row for row in jobs if row.nodes)}
     taken, there = totals(nodes)
     resources = _resources(seen, there)
     wide = width >= _WIDE
-    parts: list[RenderableType] = [_head(seen, jobs), _cluster(taken, there, resources, nodes, wide=wide), Text()]
-    parts += [_nodes(nodes, resources, colours, wide=wide), Text()]
+    parts: list[RenderableType] = [_head(seen, jobs)]
+    if seen.limited is None:
+        parts += [_cluster(taken, there, resources, nodes, wide=wide), Text()]
+        parts += [_nodes(nodes, resources, colours, wide=wide), Text()]
+    else:
+        parts += [Text(seen.not_shown, "yellow", overflow="fold"), Text()]
     if not jobs:
         return Group(*parts, Text("no jobs", "dim"))
     parts.append(_jobs(jobs, colours, queues=len(queue_rows(seen)) > 1, wide=wide))
@@ -137,15 +143,13 @@ def _resources(seen: Seen, there: dict[str, float]) -> list[str]:
     return shown(list(there), asked=asked)[:4]
 
 
-def _head(seen: Seen, jobs: Sequence[JobRow]) -> Text:
+def _head(seen: Seen, jobs: Sequence[PlanRow]) -> Text:
     who = seen.allocator
     good = who.is_running and not who.paused
-    # The grant of a held job is unreadable, and its pods keep running.
-    running = sum(row.granted > 0 or bool(row.nodes) for row in jobs)
-    waiting = sum(row.is_waiting and not row.nodes for row in jobs)
+    placed, waiting = placed_and_waiting(jobs)
     return Text.assemble(
         ("diflow top", "bold"),
-        f"  {_clock(seen.now)}  {counted(running, 'job')} placed, {waiting} {'waits' if waiting == 1 else 'wait'}  ",
+        f"  {_clock(seen.now)}  {counted(placed, 'job')} placed, {waiting} {'waits' if waiting == 1 else 'wait'}  ",
         (who.text(), "green" if good else "yellow" if who.unknown else "bold red"),
         overflow="fold",
     )
@@ -214,7 +218,7 @@ def _holders(row: NodeRow, colours: dict[str, str]) -> Text:
     return out or Text("-", "dim")
 
 
-def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide: bool) -> Table:
+def _jobs(rows: Sequence[PlanRow], colours: dict[str, str], *, queues: bool, wide: bool) -> Table:
     out = rich_table(expand=wide)
     spaces = len({row.namespace for row in rows}) > 1
     head = ["JOB", "STATE", "WANT", "GRANTED", "RUN", "PENDING", "SHARE", "SPEED"]
@@ -230,9 +234,9 @@ def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide
         cells: list[str | Text] = [
             Text(row.key if spaces else row.name, colours.get(row.key, "")),
             Text(row.state, _STATES.get(row.state, "")),
-            row.range_text(),
+            row.range_text,
             str(row.granted),
-            str(row.observed),
+            str(row.ready),
             str(row.pending) if row.pending else "-",
             _share(row.share),
             _speed(row.speed),
@@ -244,12 +248,12 @@ def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide
     return out
 
 
-def _why(row: JobRow) -> str:
+def _why(row: PlanRow) -> str:
     """Why it has less than its maximum, or is not admitted; "" else."""
-    return harmless(row.why) if row.granted < row.high or row.unplaced or row.stage is not Stage.ADMITTED else ""
+    return harmless(row.message) if row.granted < row.high or row.unplaced or row.stage is not Stage.ADMITTED else ""
 
 
-def _reasons(rows: Sequence[JobRow]) -> list[RenderableType]:
+def _reasons(rows: Sequence[PlanRow]) -> list[RenderableType]:
     """The reasons below the table, if it is too narrow for them."""
     reasons = [Text.assemble((f"{row.name} ", "bold"), (_why(row), "dim")) for row in rows if _why(row)]
     return [Text(), *reasons] if reasons else []

@@ -1,14 +1,27 @@
-"""The messages about a field that has the wrong type or value."""
+"""The models of what users write, and the messages about a field that has the wrong type or value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 
 from diflow.common.errors import InvalidError
 from diflow.common.words import shortened
+
+
+class Model(BaseModel):
+    """Frozen, with camelCase aliases, no other fields, and InvalidError as its errors."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise as_invalid(error) from None
 
 
 def as_invalid(error: ValidationError, *, path: str = "", first: Mapping[str, Any] | None = None) -> InvalidError:

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, model_validator
 
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_CODE
-from diflow.dijob.rules.complaints import as_invalid
+from diflow.dijob.rules.complaints import Model
 from diflow.dijob.stored import ACTIONS, OPERATORS, Action, Operator, failure_policy
 from diflow.dijob.stored import FailurePolicy as StoredPolicy
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")
-
-    def __init__(self, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise as_invalid(error) from None
-
-
-class OnExitCodes(_Model):
+class OnExitCodes(Model):
     """A rule about the exit code of a container that failed; of any of them without `container_name`."""
 
     operator: Operator
@@ -32,14 +21,14 @@ class OnExitCodes(_Model):
     container_name: str | None = None
 
 
-class OnPodCondition(_Model):
+class OnPodCondition(Model):
     """A rule about a condition of the pod: DisruptionTarget, of pods that were evicted, preempted or lost."""
 
     type: str
     status: str = "True"
 
 
-class FailureRule(_Model):
+class FailureRule(Model):
     """What follows when a replica fails in this way."""
 
     action: Action
@@ -47,7 +36,7 @@ class FailureRule(_Model):
     on_pod_conditions: tuple[OnPodCondition, ...] | None = None
 
 
-class FailurePolicy(_Model):
+class FailurePolicy(Model):
     """What follows when a replica fails: the first of these rules that matches decides, and then the default ones."""
 
     rules: tuple[FailureRule, ...] = ()

@@ -1,7 +1,7 @@
 """Detects manifests of older versions of DI-orchestrator, which have the same kind and another meaning.
 
 There are three generations of DIJobs. That of v1.1 is what a DIJob is here; that of v1.0 is converted; and that of
-v0.x, with a coordinator, is for the controller (`jobs.v1alpha1`), so it is refused here (docs/manifests.md).
+v0.x, with a coordinator, is for the controller (`diflow/contrib`), so it is refused here (docs/manifests.md).
 """
 
 from __future__ import annotations

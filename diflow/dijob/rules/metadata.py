@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -23,6 +24,18 @@ _FOR_USERS: Final = frozenset(
         keys.DESCRIPTION,
     }
 )
+_SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Of Kubernetes' own names: no vowels, which could make words, and nothing that looks like another character."""
+_MOST_SUFFIX: Final = 5
+
+
+def generated_name(prefix: object, *, path: str) -> str:
+    """A new name that begins with `prefix` and ends like those that the API server makes of `generateName`: five
+    letters and digits, by chance. Raises InvalidError."""
+    if not isinstance(prefix, str) or not prefix:
+        raise InvalidError("must be text with which the name begins, such as sweep-", path=path)
+    longest = keys.LABEL_LIMIT - _MOST_SUFFIX
+    return prefix[:longest] + "".join(secrets.choice(_SUFFIX) for _ in range(_MOST_SUFFIX))
 
 
 def check_labels(given: Mapping[str, str], *, path: str) -> None:

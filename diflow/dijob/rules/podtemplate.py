@@ -3,7 +3,7 @@
 Argo Workflows with minimal CRDs does not check types: one Workflow with a boolean in place of text (an env name `N` in
 YAML 1.1) stops its controller for all users. So each template is checked against the field types of Kubernetes, unknown
 fields are removed and reported, and quantities become text. Types are strict, like the API server's: "30" is not a
-number. Rules beyond types are in `podrules`.
+number. A quantity that Kubernetes cannot read is as bad. Rules beyond types are in `podrules`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hera.workflows.models import Volume
 from pydantic import BaseModel, ValidationError
 
 from diflow.common.errors import InvalidError
+from diflow.dijob.rules import syntax
 from diflow.dijob.rules.complaints import as_invalid, describe
 from diflow.dijob.rules.metadata import check_annotations, check_labels
 from diflow.dijob.rules.podrules import check_pod
@@ -110,7 +111,9 @@ def _prune(value: Any, shape: Any, path: str, unknown: list[str], level: int = 0
         inner = shape[1] if isinstance(shape, tuple) and shape[0] is list else None
         return [_prune(item, inner, f"{path}[{i}]", unknown, level + 1) for i, item in enumerate(value)]
     if _is_quantity(shape) and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
+        value = str(value)
+    if _is_quantity(shape) and isinstance(value, str):
+        syntax.quantity(value, path)
     return _plain(value, path)
 
 
@@ -119,9 +122,11 @@ def _prune_mapping(value: dict[Any, Any], shape: Any, path: str, unknown: list[s
         if not isinstance(key, str):
             raise InvalidError(f"the key {describe(key)} must be text: put it in quotes", path=path)
         _plain(key, path)
-    if isinstance(shape, type) and issubclass(shape, BaseModel) and not _is_root(shape):
-        fields = _fields(shape)
-        unknown += [f"{path}.{key}" if path else key for key in value if key not in fields]
+    if has_fields(shape):
+        fields = fields_of(shape)
+        unknown += [
+            f"{path}.{key}" if path else key for key in value if key not in fields and not _is_unset(key, value)
+        ]
         known = {key: item for key, item in value.items() if key in fields and item is not None}
         if shape is Volume and set(known) <= {"name"} and value.keys() - fields.keys():
             # Kubernetes would use an emptyDir.
@@ -154,21 +159,33 @@ def _plain(value: Any, path: str) -> Any:
     return value
 
 
+def _is_unset(key: str, value: Mapping[str, Any]) -> bool:
+    """Whether this is the creation time that programs of Kubernetes write into each template, without a value."""
+    return key == "creationTimestamp" and value[key] is None
+
+
+def has_fields(shape: Any) -> bool:
+    """Whether a shape is a mapping of known fields (`fields_of`)."""
+    return isinstance(shape, type) and issubclass(shape, BaseModel) and not _is_root(shape)
+
+
 @cache
-def _fields(model: type[BaseModel]) -> dict[str, Any]:
+def fields_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The fields of a model by their names in manifests, each with its shape: a model, (list, shape), (dict, shape), or
+    None for a value."""
     hints = typing.get_type_hints(model)
     return {field.alias or name: _shape(hints[name]) for name, field in model.model_fields.items()}
 
 
 def _shape(hint: Any) -> Any:
-    """Reduce a type hint to what `_prune` needs: a model, (list, inner), (dict, inner) or None."""
+    """Reduce a type hint to what is needed of it (`fields_of`)."""
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
         return _shape(typing.get_args(hint)[0])
     if origin in (typing.Union, types.UnionType):
         known = [_shape(arg) for arg in typing.get_args(hint) if arg is not type(None)]
         return next((shape for shape in known if shape is not None), None)
-    if origin is list:
+    if origin in (list, tuple):
         return (list, _shape(typing.get_args(hint)[0]))
     if origin is dict:
         return (dict, _shape(typing.get_args(hint)[1]))

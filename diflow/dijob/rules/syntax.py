@@ -6,7 +6,6 @@ Each check takes the text and the path of its field, and raises InvalidError. Th
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Hashable, Mapping
 from fractions import Fraction
@@ -20,16 +19,12 @@ Value = TypeVar("Value", bound=Hashable)
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
-_SUBDOMAIN_WITH_UNDERSCORE: Final = re.compile(r"[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?(\.[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?)*")
 _QUALIFIED: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_CONFIG_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 _ENV_NAME: Final = re.compile(r"[ -<>-~]+")  # printable ASCII without the equals sign
 _PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
 _LABEL_LIMIT: Final = 63
 _SUBDOMAIN_LIMIT: Final = 253
 _PORT_NAME_LIMIT: Final = 15
-_ID_LIMIT: Final = 2**31 - 1
 
 
 def once(seen: set[Value], value: Value, why: str, path: str) -> None:
@@ -55,13 +50,6 @@ def dns_subdomain(value: str, path: str) -> None:
         raise InvalidError(
             f"{_show(value)} must be lower-case letters, digits, dashes and dots, as in a domain name", path=path
         )
-
-
-def search_domain(value: str, path: str) -> None:
-    """A DNS search domain of a pod."""
-    name = value.removesuffix(".")
-    if value != "." and (len(name) > _SUBDOMAIN_LIMIT or not _SUBDOMAIN_WITH_UNDERSCORE.fullmatch(name)):
-        raise InvalidError(f"{_show(value)} is not a valid domain name", path=path)
 
 
 def qualified_name(value: str, path: str) -> None:
@@ -100,13 +88,6 @@ def annotation_keys(given: Mapping[str, str], path: str) -> None:
         qualified_name(key.lower(), f"{path}.{key}")
 
 
-def config_key(value: str, path: str) -> None:
-    """The key of an entry of a ConfigMap or a Secret."""
-    _check_length(value, _SUBDOMAIN_LIMIT, path)
-    if not _CONFIG_KEY.fullmatch(value) or value == "." or value.startswith(".."):
-        raise InvalidError(f"{_show(value)} must be letters, digits, dashes, dots and underscores", path=path)
-
-
 def env_name(value: str, path: str) -> None:
     """The name of an environment variable."""
     if not _ENV_NAME.fullmatch(value):
@@ -132,55 +113,6 @@ def port(value: int | str, path: str) -> None:
             "letter among them",
             path=path,
         )
-
-
-def header_name(value: str, path: str) -> None:
-    """The name of an HTTP header."""
-    if not _HEADER.fullmatch(value):
-        raise InvalidError(f"{_show(value)} must be letters, digits and dashes", path=path)
-
-
-def address(value: str, path: str) -> None:
-    """An IP address."""
-    try:
-        if "%" in value:
-            raise ValueError
-        ipaddress.ip_address(value)
-    except ValueError:
-        raise InvalidError(f"{_show(value)} is not a valid IP address", path=path) from None
-
-
-def id_number(value: int, path: str) -> None:
-    """The number of a user or a group."""
-    if not 0 <= value <= _ID_LIMIT:
-        raise InvalidError(f"must be from 0 to {_ID_LIMIT}, not {value}", path=path)
-
-
-def file_mode(value: int, path: str) -> None:
-    """The permissions of a file."""
-    if not 0 <= value <= 0o777:
-        raise InvalidError(f"must be from 0 to 0777 (511), not {value}", path=path)
-
-
-def no_steps_up(value: str, path: str) -> None:
-    """A path without `..` as one of its parts."""
-    if ".." in value.split("/"):
-        raise InvalidError(f"{_show(value)} cannot contain '..'", path=path)
-
-
-def relative_path(value: str, path: str) -> None:
-    """A path that stays below its folder."""
-    if value.startswith("/"):
-        raise InvalidError(f"{_show(value)} must be a relative path", path=path)
-    no_steps_up(value, path)
-
-
-def file_in_volume(value: str, path: str) -> None:
-    """The path of a file that the kubelet writes into a volume."""
-    given(value, path)
-    relative_path(value, path)
-    if value.startswith(".."):
-        raise InvalidError(f"{_show(value)} cannot begin with '..'", path=path)
 
 
 def quantity(value: str, path: str) -> Fraction:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from diflow.jobs.checks.argo_defaults import MAP, Remark
+from diflow.jobs.checks.argo_defaults import remarks as of_config
+from diflow.jobs.checks.deployments import Container, Deployed
 from diflow.kube.kinds import CONFIG_MAP, DEPLOYMENT
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
 
 CONTROLLER: Final = "workflow-controller"
-_CONFIG: Final = "workflow-controller-configmap"
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(h|ms|m|us|µs|ns|s)")
 _MOST_CONFIG: Final = 100_000
@@ -45,15 +47,8 @@ class ArgoSettings:
     namespace_parallelism: int = 0
     restrictions: str = ""
     """workflowRestrictions: Strict and Secure run only Workflows that refer to a WorkflowTemplate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """Something that should be different. `is_fatal`: jobs do not run with it."""
-
-    what: str
-    remedy: str
-    is_fatal: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """All values of the ConfigMap."""
 
 
 def read(cluster: Cluster) -> ArgoSettings | None:
@@ -61,15 +56,19 @@ def read(cluster: Cluster) -> ArgoSettings | None:
 
     Raises UnauthorizedError if the user may not read one of them.
     """
-    found = cluster.list_all(DEPLOYMENT, everywhere=True, fields=f"metadata.name={CONTROLLER}")
+    found = controllers(cluster)
     if not found:
         return None
-    namespace = found[0]["metadata"]["namespace"]
-    containers = found[0]["spec"]["template"]["spec"].get("containers") or [{}]
-    words = [str(word) for word in (*(containers[0].get("command") or ()), *(containers[0].get("args") or ()))]
-    environment = {item.get("name"): str(item.get("value") or "") for item in containers[0].get("env") or ()}
-    config = cluster.find(CONFIG_MAP, _flag(words, "configmap") or _CONFIG, namespace=namespace)
-    return parsed(namespace, words, environment, (config or {}).get("data") or {})
+    namespace, container = found[0].namespace, next(iter(found[0].containers), Container.of({}))
+    config = cluster.find(CONFIG_MAP, _flag(container.words, "configmap") or MAP, namespace=namespace)
+    return parsed(namespace, container.words, container.environment, (config or {}).get("data") or {})
+
+
+def controllers(cluster: Cluster) -> list[Deployed]:
+    """The Deployments of Argo's workflow controller: one, mostly. Raises UnauthorizedError if the user may not list
+    Deployments."""
+    found = cluster.list_all(DEPLOYMENT, everywhere=True, fields=f"metadata.name={CONTROLLER}")
+    return [Deployed.of(one) for one in found]
 
 
 def parsed(
@@ -91,6 +90,7 @@ def parsed(
         parallelism=int(_number(values.get("parallelism")) or 0),
         namespace_parallelism=int(_number(values.get("namespaceParallelism")) or 0),
         restrictions=str(restrictions.get("templateReferencing") or "") if isinstance(restrictions, Mapping) else "",
+        config=values,
     )
 
 
@@ -102,7 +102,7 @@ def remarks(settings: ArgoSettings, *, namespace: str) -> list[Remark]:
         out.append(
             Remark(
                 f"it runs only Workflows with the instance id {settings.instance_id!r}, and diflow's have none",
-                f"remove instanceID from ConfigMap {_CONFIG}, or run a controller without it",
+                f"remove instanceID from ConfigMap {MAP}, or run a controller without it",
                 is_fatal=True,
             )
         )
@@ -119,7 +119,7 @@ def remarks(settings: ArgoSettings, *, namespace: str) -> list[Remark]:
             Remark(
                 f"workflowRestrictions are {settings.restrictions}: it fails Workflows without a workflowTemplateRef, "
                 "as diflow's are",
-                f"remove workflowRestrictions from ConfigMap {_CONFIG}",
+                f"remove workflowRestrictions from ConfigMap {MAP}",
                 is_fatal=True,
             )
         )
@@ -146,10 +146,10 @@ def remarks(settings: ArgoSettings, *, namespace: str) -> list[Remark]:
             out.append(
                 Remark(
                     f"{name} is {limit}, and jobs that wait for capacity count: {limit} of them stop all others",
-                    f"remove {name} from ConfigMap {_CONFIG}: the allocator limits how many jobs run",
+                    f"remove {name} from ConfigMap {MAP}: the allocator limits how many jobs run",
                 )
             )
-    return out
+    return [*out, *of_config(settings.config, namespace=settings.namespace)]
 
 
 def seconds(text: str) -> float:

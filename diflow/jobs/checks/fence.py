@@ -8,38 +8,18 @@ Epoch 0 is before the first leader: a write with it is refused wherever the poli
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from diflow.common import keys
-from diflow.common.errors import ConflictError, InvalidError
+from diflow.jobs.checks import probing
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import WORKFLOW
 
 MESSAGE: Final = "this write is of an allocator that does not hold the Lease any more"
 """In the policy: by this text its refusals are recognised."""
 
-# Not stored. It has the label of a job, as the policy looks at no other objects, and a template, as an invalid Workflow
-# may be refused before any policy is asked.
-_PROBE: Final[dict[str, Any]] = {
-    "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
-    "kind": WORKFLOW.name,
-    "metadata": {"name": "diflow-fence-probe", "labels": {keys.MANAGED_BY: keys.MANAGED_BY_VALUE}},
-    "spec": {"entrypoint": "none", "suspend": True, "templates": [{"name": "none", "suspend": {}}]},
-}
-
 
 def is_refused(cluster: Cluster, manager: str, *, namespace: str) -> bool:
-    """Whether the policy refuses writes with this field manager, by a dry run that creates a Workflow. Without a Lease
-    it refuses none.
+    """Whether the policy refuses writes with this field manager. Without a Lease it refuses none.
 
     Raises the errors of requests that are refused for another reason.
     """
-    try:
-        cluster.create(WORKFLOW, _PROBE, namespace=namespace, dry_run=True, manager=manager)
-    except ConflictError:  # there is a Workflow of that name: the policy was asked before
-        return False
-    except InvalidError as error:
-        if MESSAGE in str(error):
-            return True
-        raise
-    return False
+    return probing.is_refused(cluster, "diflow-fence-probe", message=MESSAGE, namespace=namespace, manager=manager)

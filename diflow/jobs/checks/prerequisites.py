@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
 from diflow.common import keys, names
-from diflow.common.errors import ConflictError, NoNamespaceError, NotFoundError, UnauthorizedError, UnavailableError
-from diflow.kube.kinds import DEPLOYMENT, NAMESPACE, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
+from diflow.common.clock import Clock
+from diflow.common.errors import (
+    ConflictError,
+    DiflowError,
+    NoNamespaceError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from diflow.jobs.checks import argo_settings
+from diflow.kube.kinds import LOCAL_ACCESS_REVIEW, NAMESPACE, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
+from diflow.record import untrusted
 from diflow.record.job import record_of
 
 if TYPE_CHECKING:
@@ -16,8 +27,10 @@ if TYPE_CHECKING:
     from diflow.kube.api import Cluster
 
 OLDEST: Final = (3, 7, 0)
-_CONTROLLER: Final = "workflow-controller"
+_RESULTS: Final = "workflowtaskresults.argoproj.io"
 SERVICE_REMEDY: Final = "kubectl apply -n {} -k manifests/jobs"
+_KEEP_SECONDS: Final = 10.0
+_MOST_KEPT: Final = 10_000
 
 
 def controller_version(cluster: Cluster) -> tuple[int, int, int] | None:
@@ -25,13 +38,8 @@ def controller_version(cluster: Cluster) -> tuple[int, int, int] | None:
 
     Raises UnauthorizedError if the user may not read Deployments.
     """
-    for deployment in cluster.list_all(DEPLOYMENT, everywhere=True, fields=f"metadata.name={_CONTROLLER}"):
-        containers = deployment["spec"]["template"]["spec"]["containers"]
-        for container in containers:
-            version = image_version(container.get("image") or "")
-            if version is not None:
-                return version
-    return None
+    containers = (container for found in argo_settings.controllers(cluster) for container in found.containers)
+    return next(filter(None, (image_version(container.image) for container in containers)), None)
 
 
 def image_version(image: str) -> tuple[int, int, int] | None:
@@ -78,6 +86,92 @@ def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
         return
     if version is not None and (problem := is_too_old(version)):
         raise UnavailableError(problem)
+
+
+def check_named(cluster: Cluster, job: DIJob, *, namespace: str) -> None:
+    """Check the service accounts and the priority classes that the templates of a job name. What the user may not read,
+    or ask about, is assumed to be in order.
+
+    Raises UnavailableError: they may be made, or get the rights, at any time.
+    """
+    own = keys.PRIORITY_CLASSES[job.priority]
+    seen: set[tuple[str, str]] = set()
+    for i, task in enumerate(job.tasks):
+        spec, path = task.template["spec"], f"spec.tasks[{i}].template.spec"
+        account, named = spec.get("serviceAccountName") or spec.get("serviceAccount"), spec.get("priorityClassName")
+        if named and named != own and ("class", named) not in seen:
+            seen.add(("class", named))
+            if cluster.lacks(PRIORITY_CLASS, named):
+                raise UnavailableError(
+                    f"{path}.priorityClassName: there is no PriorityClass {named}, so Kubernetes would refuse the "
+                    "pods: create it, or leave the field out"
+                )
+        if account and account != keys.WORKER_ACCOUNT and ("account", account) not in seen:
+            seen.add(("account", account))
+            _check_account(cluster, account, path=f"{path}.serviceAccountName", namespace=namespace)
+
+
+def _check_account(cluster: Cluster, account: str, *, path: str, namespace: str) -> None:
+    if cluster.lacks(SERVICE_ACCOUNT, account, namespace=namespace):
+        raise UnavailableError(
+            f"{path}: there is no service account {account} in the namespace {namespace!r}, so Kubernetes would refuse "
+            "the pods: create it, or leave the field out"
+        )
+    for verb in ("create", "patch"):
+        if lacks_right(cluster, account, verb, namespace=namespace):
+            raise UnavailableError(
+                f"{path}: the service account {account} has no right to {verb} {_RESULTS}, by which Argo learns how a "
+                f"pod has ended: each pod would end as an error. Bind it to a Role with that right in {namespace!r} "
+                "(as manifests/jobs does for diflow-worker), or leave the field out"
+            )
+
+
+def lacks_right(cluster: Cluster, account: str, verb: str, *, namespace: str) -> bool:
+    """Whether a service account has no right on Argo's task results; False if the user may not ask that."""
+    resource, _, group = _RESULTS.partition(".")
+    attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
+    subject = {"user": f"system:serviceaccount:{namespace}:{account}", "groups": _groups(namespace)}
+    review = {
+        "apiVersion": LOCAL_ACCESS_REVIEW.api_version,
+        "kind": LOCAL_ACCESS_REVIEW.name,
+        "metadata": {"namespace": namespace},
+        "spec": {**subject, "resourceAttributes": attributes},
+    }
+    try:
+        found = cluster.create(LOCAL_ACCESS_REVIEW, review, namespace=namespace)
+    except UnauthorizedError:
+        return False
+    return untrusted.sub(found, "status").get("allowed") is False
+
+
+def _groups(namespace: str) -> list[str]:
+    """Those of the service accounts of a namespace, which Kubernetes adds."""
+    return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+
+
+class Prerequisites:
+    """What `check_ready` has found, or found missing, by namespace and priority: kept for some seconds, for jobs that
+    are applied together."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, str], tuple[float, DiflowError | None]] = {}
+
+    def check(self, cluster: Cluster, *, namespace: str, priority: str) -> None:
+        """As `check_ready`, whose five requests are half of those of a job."""
+        key = (namespace, priority)
+        when, missing = self._known.get(key, (-math.inf, None))
+        if when + _KEEP_SECONDS <= self._clock.monotonic():
+            missing = None
+            try:
+                check_ready(cluster, namespace=namespace, priority=priority)
+            except (NotFoundError, UnavailableError) as error:
+                missing = error
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            self._known[key] = self._clock.monotonic(), missing
+        if missing is not None:
+            raise missing
 
 
 def service_problem(cluster: Cluster, namespace: str) -> str:

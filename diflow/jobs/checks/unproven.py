@@ -13,7 +13,10 @@ from urllib.parse import urlsplit
 
 from diflow.common import keys
 from diflow.common.errors import DiflowError, NotFoundError
+from diflow.jobs.checks.deployments import Container, Deployed
 from diflow.kube.kinds import CONFIG_MAP, DEPLOYMENT
+from diflow.record import untrusted
+from diflow.record.dijob import dijob_record_of
 
 if TYPE_CHECKING:
     from diflow.dijob.model import DIJob
@@ -25,6 +28,7 @@ _ON: Final = frozenset({"1", "true", "t", "yes", "y", "on"})  # as the server re
 _COMMAND: Final = re.compile(r"(?<![\w./-])(?:[\w./-]*/)?(ding|ditask)(?![\w-]|\.\w)")
 _IMAGE: Final = re.compile(r"(?:.*/)?(?:ding|di-engine)(?:[:@].*)?")
 _MOST_TEXT: Final = 100_000
+_LONGEST_IMAGE: Final = 500
 
 
 def why_needed(dijob: Mapping[str, Any]) -> str:
@@ -32,16 +36,16 @@ def why_needed(dijob: Mapping[str, Any]) -> str:
 
     The annotation `diflow/sends-token` ("true" or "false") decides, else the use of DI-engine's launchers or images.
     """
-    said = _mapping(_mapping(dijob.get("metadata")).get("annotations")).get(keys.SENDS_TOKEN)
+    job = dijob_record_of(dijob)
+    said = job.annotations.get(keys.SENDS_TOKEN)
     if said == "true":
         return ""
     if said == "false":
         return f'its annotation {keys.SENDS_TOKEN} is "false"'
-    tasks = _mapping(dijob.get("spec")).get("tasks")
+    tasks = job.fields.get("tasks")
     for i, task in enumerate(tasks if isinstance(tasks, list | tuple) else ()):
-        containers = _mapping(_mapping(_mapping(task).get("template")).get("spec")).get("containers")
-        for container in containers if isinstance(containers, list) else ():
-            if found := _launcher(_mapping(container)):
+        for container in untrusted.mappings(untrusted.sub(task, "template", "spec").get("containers")):
+            if found := _launcher(Container.of(container)):
                 return f"spec.tasks[{i}] runs DI-engine ({found}), whose clients send none"
     return ""
 
@@ -67,7 +71,7 @@ def is_served(cluster: Cluster, server_url: str) -> bool | None:
     host = (urlsplit(server_url).hostname or "").split(".")
     if len(host) > 1:  # its Service and namespace, as inside the cluster
         try:
-            return _setting(cluster.get(DEPLOYMENT, host[0], namespace=host[1])) in _ON
+            return _setting(Deployed.of(cluster.get(DEPLOYMENT, host[0], namespace=host[1]))) in _ON
         except NotFoundError:
             return None
         except DiflowError:
@@ -76,29 +80,17 @@ def is_served(cluster: Cluster, server_url: str) -> bool | None:
         public = cluster.find(CONFIG_MAP, keys.SERVER, namespace=keys.PUBLIC_NAMESPACE)
     except DiflowError:
         return None
-    said = _mapping((public or {}).get("data")).get("unprovenPods")
+    said = untrusted.sub(public, "data").get("unprovenPods")
     return said.strip().lower() in _ON if isinstance(said, str) else None
 
 
-def _setting(deployment: Mapping[str, Any]) -> str:
-    for container in deployment["spec"]["template"]["spec"]["containers"]:
-        for variable in container.get("env") or ():
-            if variable.get("name") == SETTING:
-                return str(variable.get("value") or "").strip().lower()
-    return ""
+def _setting(server: Deployed) -> str:
+    given = (one.environment[SETTING] for one in server.containers if SETTING in one.environment)
+    return next(given, "").strip().lower()
 
 
-def _launcher(container: Mapping[str, Any]) -> str:
-    words = [*_texts(container.get("command")), *_texts(container.get("args"))]
-    if match := _COMMAND.search("\n".join(words)[:_MOST_TEXT]):
+def _launcher(container: Container) -> str:
+    if match := _COMMAND.search("\n".join(container.words)[:_MOST_TEXT]):
         return match[1]
-    image = container.get("image")
-    return f"image {image}" if isinstance(image, str) and len(image) < 500 and _IMAGE.fullmatch(image) else ""
-
-
-def _texts(value: Any) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    image = container.image
+    return f"image {image}" if len(image) < _LONGEST_IMAGE and _IMAGE.fullmatch(image) else ""

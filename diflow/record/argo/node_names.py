@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Final
 
 from diflow.common.memo import same_text
 
@@ -17,6 +20,10 @@ from diflow.common.memo import same_text
 _WORDS = frozenset({"and", "contains", "else", "false", "if", "in", "let", "matches", "nil", "not", "or", "true"})
 # At most nine ASCII digits each: `\d` matches the digits of every script, and int() rejects very long texts.
 _NUMBER = "[0-9]{1,9}"
+_LONGEST_REMEMBERED: Final = 128
+_LEVEL: Final = re.compile(r"[.(]")
+_MOST_LEVELS: Final = 32
+"""Three times those of a pod. Of a forged name of a thousand dots, each level would be looked up."""
 _NAME = re.compile(
     rf"(?P<round_index>{_NUMBER}):(?P<round>[^()]*)\)(?:\((?P<restart>{_NUMBER})\))?"
     rf"(?:\.(?P<task>[a-z0-9-]+)\({_NUMBER}:(?P<member>(?P<index>{_NUMBER})(?:\.(?P<incarnation>{_NUMBER}))?)\)"
@@ -68,8 +75,8 @@ def dag_task(task: str) -> str:
 
 
 def above(name: str) -> Iterator[str]:
-    """The names of the nodes above the one of this name, from the root."""
-    return (name[:end] for end, character in enumerate(name) if end and character in ".(")
+    """The names of the nodes above the one of this name, from the root, of at most `_MOST_LEVELS` levels."""
+    return (found.string[: found.start()] for found in islice(_LEVEL.finditer(name, 1), _MOST_LEVELS))
 
 
 def parse(job: str, name: str) -> NodeName | None:
@@ -77,7 +84,13 @@ def parse(job: str, name: str) -> NodeName | None:
     prefix = f"{job}.round("
     if not name.startswith(prefix):
         return None
-    found = _NAME.fullmatch(name, len(prefix))
+    rest = name[len(prefix) :]
+    return _remembered(rest) if len(rest) <= _LONGEST_REMEMBERED else _parsed(rest)
+
+
+def _parsed(rest: str) -> NodeName | None:
+    """Of a name without the job and `.round(`."""
+    found = _NAME.fullmatch(rest)
     if found is None:
         return None
     part = found.groupdict()
@@ -95,3 +108,7 @@ def parse(job: str, name: str) -> NodeName | None:
         is_pod=part["pod"] is not None,
         uncounted=int(part["uncounted"] or 0),
     )
+
+
+_remembered: Final = lru_cache(maxsize=16_384)(_parsed)
+"""Each change of a Workflow repeats the names of all its nodes: those of a gang of a thousand are three thousand."""

@@ -80,6 +80,8 @@ class Tree:
     """Argo creates no pods, because `argo retry` has kept what it should have removed (`left_by_argo_retry`)."""
     changed: float = 0.0
     """When Argo last changed the phase of a node of a job that is stuck, in seconds since 1970."""
+    ended: str = ""
+    """When a pod of it last ended (RFC 3339)."""
 
     def is_done(self, member: str) -> bool:
         """Argo considers this member ended."""
@@ -144,6 +146,7 @@ def read_tree(
         failure=_failure(of_last, rules),
         is_stuck=is_stuck,
         changed=max(times, default=0.0),
+        ended=max((node.finished for _, node in pods), default=""),
         endings=() if rules is None else _endings(of_last, rules),
     )
 

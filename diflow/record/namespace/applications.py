@@ -16,17 +16,20 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
 
 from diflow.common import names
+from diflow.common.jsontext import lenient, wrong
 from diflow.common.limits import (
     MOST_APPLICATION_SHAPES,
     MOST_APPLICATION_WORKS,
     MOST_APPLICATIONS,
     MOST_APPLICATIONS_BYTES,
 )
-from diflow.record import untrusted
 from diflow.record.namespace import lines
+from diflow.record.types import Moment
 
 APPLICATIONS_KEY: Final = "applications"
 """The key of the ConfigMap's data with the text."""
@@ -201,9 +204,8 @@ def text_of(config_map: Mapping[str, Any] | None) -> str:
 def parse(text: str) -> dict[tuple[str, str], Application]:
     """The records by name and pool, the one that was used last at the end. Only as much of the text is read as the
     allocator would write."""
-    given = lines.split(text, most=MOST_APPLICATIONS, most_bytes=MOST_APPLICATIONS_BYTES, longest=_LONGEST_LINE)
-    read = map(_read, given)
-    return {application.key: application for application in read if application is not None}
+    read = lines.records(text, _read_line, most=MOST_APPLICATIONS, most_bytes=MOST_APPLICATIONS_BYTES)
+    return {found.key: found for found in map(_application, read)}
 
 
 def text(applications: Iterable[Application]) -> str:
@@ -237,66 +239,55 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _read(given: Mapping[str, Any]) -> Application | None:
-    name = given.get("name")
-    if not names.is_application(name):
-        return None
-    batches = _batches(given.get("batches"), is_accumulating=given.get("accumulation") is not False)
-    noise = given.get("noise")
-    noise = noise if isinstance(noise, list) and len(noise) == BINS else [None] * BINS
-    rows = given.get("shapes")
-    shapes = [_shape(row) for row in rows[-MOST_APPLICATION_SHAPES:]] if isinstance(rows, list) else []
-    works = given.get("works")
-    works = works[-MOST_APPLICATION_WORKS:] if isinstance(works, list) else []
-    restart = _positive(given.get("restart"), _LONGEST_RESTART)
-    taught = given.get("taught")
-    taught = taught if isinstance(taught, list) else []
+_Times = Annotated[int, Meta(ge=1, le=_MOST)]
+_Noise = Annotated[float, Meta(ge=LEAST_NOISE, le=MOST_NOISE)]
+
+
+class _Line(Struct, frozen=True):
+    """A record as its line has it."""
+
+    name: str
+    pool: str = ""
+    jobs: _Times = 0
+    used: Moment = 0.0
+    shapes: tuple[tuple[float, float, float, float, float, float], ...] = ()
+    noise: Annotated[tuple[_Noise | None, ...], Meta(min_length=BINS, max_length=BINS)] = (None,) * BINS
+    works: tuple[Annotated[float, Meta(gt=0, le=_LARGEST)], ...] = ()
+    restart: Annotated[float, Meta(gt=0, le=_LONGEST_RESTART)] | None = None
+    restarts: _Times = 0
+    batches: tuple[_Times, _Times, _Times, _Times, _Times] = (1, 1, 1, 1, 1)
+    accumulation: bool = True
+    misses: Annotated[float, Meta(ge=0, le=30)] | None = None
+    taught: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not names.is_application(self.name):
+            raise wrong("name", "is none of an application")
+
+
+_read_line: Final = lenient(_Line, most_characters=_LONGEST_LINE)
+
+
+def _application(line: _Line) -> Application:
     return Application(
-        name=str(name),
-        pool=lines.plain(given.get("pool"), _LONGEST_POOL),
-        jobs=_count(given.get("jobs")),
-        used_seconds=_within(given.get("used"), 0.0, 1e11) or 0.0,
-        shapes=tuple(shape for shape in shapes if shape is not None),
-        noise=tuple(_within(value, LEAST_NOISE, MOST_NOISE) for value in noise),
-        works=tuple(work for value in works if (work := _positive(value, _LARGEST)) is not None),
-        restart_seconds=restart,
-        restarts=_count(given.get("restarts")) if restart is not None else 0,
-        batches=batches,
-        misses=_within(given.get("misses"), 0.0, 30.0),
-        taught=tuple(lines.plain(uid, _LONGEST_UID) for uid in taught[-_MOST_TAUGHT:] if isinstance(uid, str)),
+        name=line.name,
+        pool=line.pool[:_LONGEST_POOL],
+        jobs=line.jobs,
+        used_seconds=line.used,
+        shapes=tuple(filter(None, map(_shape, line.shapes[-MOST_APPLICATION_SHAPES:]))),
+        noise=line.noise,
+        works=line.works[-MOST_APPLICATION_WORKS:],
+        restart_seconds=line.restart,
+        restarts=line.restarts if line.restart is not None else 0,
+        batches=Batches(*line.batches, line.accumulation),
+        misses=line.misses,
+        taught=tuple(uid[:_LONGEST_UID] for uid in line.taught[-_MOST_TAUGHT:]),
     )
 
 
-def _shape(row: Any) -> Shape | None:
+def _shape(row: Sequence[float]) -> Shape | None:
     """A shape in which everything is possible; None for anything else."""
-    if not isinstance(row, list) or len(row) != 6:
-        return None
-    numbers = [untrusted.number(value) for value in row]
-    if any(number is None for number in numbers):
-        return None
-    nodes, replicas, batch, own, step, jobs = (number for number in numbers if number is not None)
+    nodes, replicas, batch, own, step, jobs = row
     if not (1 <= nodes <= replicas <= 1e6 and 0 < batch <= 1e9 and 1e-7 < step < _SLOWEST and own < _SLOWEST):
         return None
     return int(nodes), int(replicas), batch, min(max(own, 1e-7), step), step, int(min(max(jobs, 1), _MOST))
-
-
-def _batches(value: Any, *, is_accumulating: bool) -> Batches:
-    counts = [_count(one) for one in value] if isinstance(value, list) and len(value) == 5 else []
-    if not counts or min(counts) < 1:
-        return Batches(accumulation=is_accumulating)
-    initial, least, most, local_least, local_most = counts
-    return Batches(initial, least, most, local_least, local_most, is_accumulating)
-
-
-def _count(value: Any) -> int:
-    return value if untrusted.is_count(value, most=_MOST) else 0
-
-
-def _positive(value: Any, most: float) -> float | None:
-    number = untrusted.number(value)
-    return number if number is not None and 0 < number <= most else None
-
-
-def _within(value: Any, least: float, most: float) -> float | None:
-    number = untrusted.number(value)
-    return number if number is not None and least <= number <= most else None

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from diflow.common import keys
+from diflow.common.jsontext import lenient
 from diflow.common.limits import MOST_ENDED_BYTES, MOST_ENDED_JOBS
 from diflow.common.words import shortened
 from diflow.record import chain, untrusted
@@ -24,34 +27,43 @@ from diflow.record.status.status import ENDED, derive
 JOBS_KEY: Final = "jobs"
 """The key of the ConfigMap's data with the text."""
 
-_LONGEST_NAME: Final = 253
-_LONGEST_VERSION: Final = 32
 _LONGEST_MESSAGE: Final = 240
+_LONGEST: Final = {"name": 253, "uid": 253, "queue": 253, "message": _LONGEST_MESSAGE, "version": 32}
 _LONGEST_LINE: Final = 4096
-_MOST_RESTARTS: Final = 10**9
 _CLOCKS_DIFFER_SECONDS: Final = 3600.0
+
+_Count = Annotated[int, Meta(ge=0, le=10**9)]
 
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that has ended. Times are RFC 3339 text, "" if there is none; `ended` always has one.
+    """A job that has ended, as its line has it; the namespace is that of the ConfigMap. Times are RFC 3339 text, "" if
+    there is none; `ended` always has one. Long texts are truncated.
 
     `uid`, `version`: of its last Workflow, as it was read. `restarts` and `reschedules` are None if unknown.
     """
 
-    namespace: str
-    name: str
-    uid: str
-    phase: str
+    name: Annotated[str, Meta(min_length=1)]
+    phase: Annotated[str, Meta(pattern=rf"^({'|'.join(sorted(ENDED))})\Z")]
     ended: str
+    uid: str = ""
     submitted: str = ""
     started: str = ""
     queue: str = ""
-    replicas: int = 0
-    restarts: int | None = None
-    reschedules: int | None = None
+    replicas: _Count = 0
+    restarts: _Count | None = None
+    reschedules: _Count | None = None
     message: str = ""
     version: str = ""
+    namespace: str = ""
+
+    def __post_init__(self) -> None:
+        if not untrusted.time(self.ended):
+            raise ValueError("without the time of its end")
+        for name, most in _LONGEST.items():
+            object.__setattr__(self, name, getattr(self, name)[:most])
+        for name in ("submitted", "started"):
+            object.__setattr__(self, name, untrusted.time(getattr(self, name)))
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -102,17 +114,17 @@ def of_workflow(workflow: Mapping[str, Any]) -> EndedJob | None:
     return EndedJob(
         namespace=untrusted.string(metadata.get("namespace")),
         name=chain.job_name(workflow),
-        uid=untrusted.string(metadata.get("uid"), most=_LONGEST_NAME),
+        uid=untrusted.string(metadata.get("uid")),
         phase=status.phase,
         ended=ended,
         submitted=chain.submitted(workflow),
         started=status.start_time,
-        queue=untrusted.string(untrusted.sub(metadata, "labels").get(keys.QUEUE), most=_LONGEST_NAME),
+        queue=untrusted.string(untrusted.sub(metadata, "labels").get(keys.QUEUE)),
         replicas=status.replicas,
         restarts=status.restarts,
         reschedules=status.reschedules,
         message=shortened(" ".join(status.message.split()), _LONGEST_MESSAGE),
-        version=untrusted.string(metadata.get("resourceVersion"), most=_LONGEST_VERSION),
+        version=untrusted.string(metadata.get("resourceVersion")),
     )
 
 
@@ -128,10 +140,9 @@ def parse(text: str, *, namespace: str, now_seconds: float = math.inf, most: int
     Unix time is ignored, as it would stand before the jobs of all other namespaces. The writer has no such limit: its
     clock may be slow, and a line that it leaves out is lost.
     """
-    given = lines.split(text, most=most, most_bytes=MOST_ENDED_BYTES, longest=_LONGEST_LINE)
-    read = (_read(record, namespace) for record in given)
+    read = lines.records(text, _read, most=most, most_bytes=MOST_ENDED_BYTES)
     latest = now_seconds + _CLOCKS_DIFFER_SECONDS
-    return merged((job for job in read if job is not None and untrusted.seconds(job.ended) <= latest), ())
+    return merged((replace(job, namespace=namespace) for job in read if untrusted.seconds(job.ended) <= latest), ())
 
 
 def merged(recorded: Iterable[EndedJob], more: Iterable[EndedJob]) -> list[EndedJob]:
@@ -146,48 +157,8 @@ def merged(recorded: Iterable[EndedJob], more: Iterable[EndedJob]) -> list[Ended
 
 def text(jobs: Iterable[EndedJob]) -> str:
     """The record of these jobs, which are in the order in which they ended; of too many the last ones."""
-    return lines.joined(map(_record, reversed(list(jobs)[-MOST_ENDED_JOBS:])), most_bytes=MOST_ENDED_BYTES)
+    last = ({**asdict(job), "namespace": ""} for job in reversed(list(jobs)[-MOST_ENDED_JOBS:]))
+    return lines.joined(last, most_bytes=MOST_ENDED_BYTES)
 
 
-def _record(job: EndedJob) -> dict[str, Any]:
-    """A job as its line has it. The namespace is that of the ConfigMap."""
-    return {
-        "name": job.name,
-        "uid": job.uid,
-        "version": job.version,
-        "phase": job.phase,
-        "submitted": job.submitted,
-        "started": job.started,
-        "ended": job.ended,
-        "queue": job.queue,
-        "replicas": job.replicas,
-        "restarts": job.restarts,
-        "reschedules": job.reschedules,
-        "message": job.message,
-    }
-
-
-def _read(given: Mapping[str, Any], namespace: str) -> EndedJob | None:
-    name, phase = lines.plain(given.get("name"), _LONGEST_NAME), given.get("phase")
-    ended = untrusted.time(given.get("ended"))
-    if not name or not isinstance(phase, str) or phase not in ENDED or not ended:
-        return None
-    return EndedJob(
-        namespace=namespace,
-        name=name,
-        uid=lines.plain(given.get("uid"), _LONGEST_NAME),
-        phase=phase,
-        ended=ended,
-        submitted=untrusted.time(given.get("submitted")),
-        started=untrusted.time(given.get("started")),
-        queue=lines.plain(given.get("queue"), _LONGEST_NAME),
-        replicas=_count(given.get("replicas")) or 0,
-        restarts=_count(given.get("restarts")),
-        reschedules=_count(given.get("reschedules")),
-        message=lines.plain(given.get("message"), _LONGEST_MESSAGE),
-        version=lines.plain(given.get("version"), _LONGEST_VERSION),
-    )
-
-
-def _count(value: Any) -> int | None:
-    return value if untrusted.is_count(value, least=0, most=_MOST_RESTARTS) else None
+_read: Final = lenient(EndedJob, most_characters=_LONGEST_LINE)

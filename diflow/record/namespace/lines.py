@@ -1,15 +1,19 @@
 """Records of a namespace as the text of a ConfigMap: a line of JSON for each, the newest at the bottom.
 
-Users can edit the text, so a line that is too long is not read, and no more lines than the allocator would write.
+Users can edit the text, so a line that is too long is not read, and no more lines than the allocator would write. A
+line that is no record is ignored, and of one that is, so is a field with an invalid value.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
+from diflow.common.jsontext import NotOfTypeError
 from diflow.record import untrusted
+
+T = TypeVar("T")
 
 
 def text_of(config_map: Mapping[str, Any] | None, key: str) -> str:
@@ -17,10 +21,13 @@ def text_of(config_map: Mapping[str, Any] | None, key: str) -> str:
     return untrusted.string(untrusted.sub(config_map or {}, "data").get(key))
 
 
-def split(text: str, *, most: int, most_bytes: int, longest: int) -> Iterator[Mapping[str, Any]]:
-    """The last records of a text, at most so many."""
-    lines = text[-most_bytes:].rstrip("\n").split("\n")[-most:]
-    return (untrusted.mapping(line) for line in lines if len(line) <= longest)
+def records(text: str, read: Callable[[Any], T], *, most: int, most_bytes: int) -> Iterator[T]:
+    """The last records of a text, at most so many, by a reader of one."""
+    for line in text[-most_bytes:].rstrip("\n").split("\n")[-most:]:
+        try:
+            yield read(line)
+        except NotOfTypeError:
+            continue
 
 
 def joined(newest_first: Iterable[Mapping[str, Any]], *, most_bytes: int) -> str:
@@ -35,8 +42,3 @@ def joined(newest_first: Iterable[Mapping[str, Any]], *, most_bytes: int) -> str
             break
         kept.append(line)
     return "".join(f"{line}\n" for line in reversed(kept))
-
-
-def plain(value: Any, most: int) -> str:
-    """A text in a record. JSON can escape half a surrogate pair, which cannot be encoded again."""
-    return untrusted.string(value, most=most).encode(errors="replace").decode()

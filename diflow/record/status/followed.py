@@ -92,14 +92,14 @@ def _followed(seen: Observation, attempt: Attempt, follower: Attempt | None) -> 
     with_what = "".join(_news(attempt, follower))
     if follower.round != attempt.round:
         # The allocator may have counted it when it replaced the round.
-        may_count = seen.has_counted and attempt.verdict is not None and attempt.verdict.is_counted
+        may_count = seen.job.notes.restarts_before > 0 and attempt.verdict is not None and attempt.verdict.is_counted
         return f"all replicas were started again{with_what}{'' if may_count else ', not counted'}"
     if follower.restart > attempt.restart:
-        return f"all replicas were started again ({follower.restart} of {seen.backoff_limit})"
+        return f"all replicas were started again ({follower.restart} of {seen.job.spec.backoff_limit})"
     if follower.incarnation > attempt.incarnation:
         return "released, and added again"
     if follower.counted > attempt.counted:
-        return f"started again{with_what} ({follower.counted} of {seen.backoff_limit})"
+        return f"started again{with_what} ({follower.counted} of {seen.job.spec.backoff_limit})"
     return f"started again{with_what}, not counted"
 
 
@@ -111,9 +111,9 @@ def _news(attempt: Attempt, follower: Attempt) -> Iterator[str]:
 
 
 def _nothing(seen: Observation, attempt: Attempt) -> str:
-    if seen.is_left and attempt.round == seen.live.rounds[-1] and attempt.verdict is not None:
+    if seen.job.chain.continued_in and attempt.round == seen.live.rounds[-1] and attempt.verdict is not None:
         return f"all replicas were started again{'' if attempt.verdict.is_counted else ', not counted'}"
-    if seen.closing:
+    if seen.job.is_closing:
         return "the job ended"
     if seen.was_released(attempt) or attempt.round != seen.live.current:
         return "not replaced"

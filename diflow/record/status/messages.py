@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from diflow.common import keys
 from diflow.common.words import STARTS, counted, named
 from diflow.record import untrusted
 from diflow.record.argo.nodes import Node
-from diflow.record.chain import continued_in
-from diflow.record.job import STOPS, JobRecord
+from diflow.record.job import JobRecord
 from diflow.record.parameters import Decision
 from diflow.record.patches import STOP
+from diflow.record.run_time import exceeded
 from diflow.record.stage import Stage
 from diflow.record.status.advice import with_advice
-from diflow.record.status.observe import Attempt, Object, Observation, observe_ending
+from diflow.record.status.observe import Attempt, Observation, observe_ending
 
 if TYPE_CHECKING:
     from diflow.record.status.timeline import Phase
@@ -29,30 +28,30 @@ _FINALIZERS_NAMED: Final = 3
 _LONGEST_FINALIZER: Final = 100
 
 
-def explain(workflow: Object, seen: Observation, phase: Phase, latest: Latest, *, ready: int) -> str:
+def explain(seen: Observation, phase: Phase, latest: Latest, *, ready: int) -> str:
     """The sentence. `phase` and `ready`: how far the pods are, by which an admitted job is described."""
-    stage = seen.stage
-    if seen.problem and (stage is Stage.ENDED or (stage is Stage.HELD and not seen.is_gang)):
-        return f"cannot be read: {seen.problem}"
-    if stage in (Stage.ENDED, Stage.SUPERSEDED):
-        return _past(workflow, seen, phase, latest)
+    job, stage = seen.job, seen.stage
+    if job.problem and (stage is Stage.ENDED or (stage is Stage.HELD and not job.is_gang)):
+        return f"cannot be read: {job.problem}"
+    if stage is Stage.SUPERSEDED:
+        return f"goes on in the Workflow {job.chain.continued_in}"
+    if stage is Stage.ENDED:
+        return "the job succeeded" if phase == "Succeeded" else _failure(seen, latest)
     if stage in (Stage.STOPPING, Stage.DELETING):
-        is_stop = stage is Stage.STOPPING
-        text = f"is being stopped: {_stopping(workflow, seen, latest)}" if is_stop else _deleting(workflow, seen)
-        return f"{text}; it cannot be read: {seen.problem}" if seen.problem else text
-    argo = untrusted.sub(workflow, "status")
+        text = f"is being stopped: {_stopping(seen, latest)}" if stage is Stage.STOPPING else _deleting(seen)
+        return f"{text}; it cannot be read: {job.problem}" if job.problem else text
     if stage is Stage.ADMITTED:
-        return _admitted(phase, argo, seen, latest, ready=ready)
-    text = queued(stage, seen.name, held=seen.problem, decision=seen.decision, is_stuck=seen.is_stuck)
-    if stage is Stage.SUSPENDED and argo.get("phase") and seen.has_places:
-        text = f"{text}; {_admitted(phase, argo, seen, latest, ready=ready)}"
+        return _admitted(phase, seen, latest, ready=ready)
+    text = queued(stage, job.name, held=job.problem, decision=job.notes.decision, is_stuck=job.argo.tree.is_stuck)
+    if stage is Stage.SUSPENDED and job.argo.phase and seen.has_places:
+        text = f"{text}; {_admitted(phase, seen, latest, ready=ready)}"
     return text
 
 
-def ending(workflow: Object, state: JobRecord, nodes: Sequence[Node]) -> str:
+def ending(job: JobRecord, nodes: Sequence[Node]) -> str:
     """What `explain` says of a job that is being stopped or deleted, by its nodes: its phases do not matter for it."""
-    seen = observe_ending(state, workflow, nodes)
-    return explain(workflow, seen, "Pending", seen.latest(), ready=0)
+    seen = observe_ending(job, nodes)
+    return explain(seen, "Pending", seen.latest(), ready=0)
 
 
 def queued(stage: Stage, name: str, *, held: str, decision: Decision, is_stuck: bool) -> str:
@@ -70,44 +69,45 @@ def queued(stage: Stage, name: str, *, held: str, decision: Decision, is_stuck: 
     return f"{_LOST}: {decision.why}" if decision.action in _TAKE_BACK else decision.why
 
 
-def _past(workflow: Object, seen: Observation, phase: Phase, latest: Latest) -> str:
-    if seen.stage is Stage.SUPERSEDED:
-        return f"goes on in the Workflow {continued_in(workflow)}"
-    return "the job succeeded" if phase == "Succeeded" else _failure(workflow, seen, latest)
-
-
-def _failure(workflow: Object, seen: Observation, latest: Latest) -> str:
+def _failure(seen: Observation, latest: Latest) -> str:
     """Why a job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's message."""
-    shutdown = untrusted.sub(workflow, "spec").get("shutdown")
-    if seen.is_left:
-        return f"went on in the Workflow {continued_in(workflow)}, which is gone"
+    job = seen.job
+    if job.chain.continued_in:
+        return f"went on in the Workflow {job.chain.continued_in}, which is gone"
     if seen.stopped:
         return seen.stopped
-    if shutdown in STOPS and not seen.gave_up:
-        if why := _why_stopped(workflow):
-            return f"stopped: {why}"
-        return "stopped by a user" if shutdown == STOP else "terminated by a user"
+    if job.is_stopping and not seen.gave_up:
+        if job.course.stopped_because:
+            return f"stopped: {job.course.stopped_because}"
+        return "stopped by a user" if job.argo.shutdown == STOP else "terminated by a user"
     culprit = _culprit(seen, latest)
-    if culprit is not None:
-        return _verdict(seen, culprit)
-    return (
-        untrusted.string(untrusted.sub(workflow, "status").get("message"), most=4096)
-        or f"the Workflow failed: see `argo get {seen.name}`"
-    )
+    verdict = _deadline(job) or (_verdict(seen, culprit) if culprit is not None else job.course.message)
+    return verdict or f"the Workflow failed: see `argo get {job.name}`"
 
 
-def _stopping(workflow: Object, seen: Observation, latest: Latest) -> str:
+def _deadline(job: JobRecord) -> str:
+    """That a job has failed after the deadline which Argo had of it; "" if that is not the reason.
+
+    A Workflow says only which of its nodes have failed. Until then no pod had failed for good: Argo ends the job then.
+    """
+    began, ended = untrusted.seconds(job.course.started), untrusted.seconds(job.course.finished)
+    most, deadline = job.spec.active_deadline_seconds, job.argo.deadline_seconds
+    if most is None or not deadline or not began or ended - began < deadline:
+        return ""
+    return exceeded("it", most)
+
+
+def _stopping(seen: Observation, latest: Latest) -> str:
     """Why a job is being stopped: the allocator's reason, a replica that failed, or who asked for it."""
     if seen.stopped:
         return seen.stopped
     culprit = _culprit(seen, latest) if seen.gave_up else None
-    return _verdict(seen, culprit) if culprit else _why_stopped(workflow) or "a user asked for it"
+    return _verdict(seen, culprit) if culprit else seen.job.course.stopped_because or "a user asked for it"
 
 
-def _deleting(workflow: Object, seen: Observation) -> str:
+def _deleting(seen: Observation) -> str:
     """That a job is being deleted, and what still holds it."""
-    given = untrusted.sub(workflow, "metadata").get("finalizers")
-    others = [name for name in given or () if isinstance(name, str) and name != untrusted.FOREGROUND]
+    others = [name for name in seen.job.course.finalizers if name != untrusted.FOREGROUND]
     pods = sum(attempt.phase in ("Pending", "Running") for attempt in seen.attempts)
     held = [f"{counted(pods, 'pod')} of it {'has' if pods == 1 else 'have'} not ended"] if pods else []
     if others:
@@ -123,16 +123,17 @@ def _stuck(name: str) -> str:
     )
 
 
-def _admitted(phase: Phase, argo: Object, seen: Observation, latest: Latest, *, ready: int) -> str:
+def _admitted(phase: Phase, seen: Observation, latest: Latest, *, ready: int) -> str:
     """How far the pods of a job are, and what they wait for."""
-    if seen.is_stuck:
-        return _stuck(seen.name)
-    if not argo.get("phase"):
-        return (seen.awaits_admission and seen.gated) or "waits for Argo's workflow controller to take it up"
+    job = seen.job
+    if job.argo.tree.is_stuck:
+        return _stuck(job.name)
+    if not job.argo.phase:
+        return (job.argo.awaits_admission and seen.gated) or "waits for Argo's workflow controller to take it up"
     total = len(seen.wanted)
     text = f"{ready} of {counted(total, 'replica')} ready"
     if phase == "Pending":
-        text = untrusted.string(argo.get("message"), most=4096) or "no replica has a node yet"
+        text = job.course.message or "no replica has a node yet"
     elif phase == "Restarting":
         text = _restarting(seen, latest) or text
     elif phase == "Rescheduling":
@@ -142,20 +143,16 @@ def _admitted(phase: Phase, argo: Object, seen: Observation, latest: Latest, *, 
     waits = _waits(seen, latest)
     if waits and phase != "Running":
         text = f"{text}; {waits}"
-    if seen.offloaded:
+    if job.argo.tree.is_offloaded:
         text += "; Argo keeps this Workflow's nodes in its database (see `argo get`)"
     return text
-
-
-def _why_stopped(workflow: Object) -> str:
-    """Why the controller stopped the job; "" if it did not."""
-    return untrusted.string(untrusted.sub(workflow, "metadata", "annotations").get(keys.STOPPED_BECAUSE), most=1024)
 
 
 def _culprit(seen: Observation, latest: Latest) -> Attempt | None:
     """The replica that made the job fail: the first that reached the backoffLimit, else the first that failed."""
     failed = [a for a in latest.values() if a.phase in ("Failed", "Unknown") and not seen.was_released(a)]
-    failed.sort(key=lambda a: (a.was_stopped, a.tries < seen.backoff_limit, a.finished or "~", a.task, a.index))
+    most = seen.job.spec.backoff_limit
+    failed.sort(key=lambda a: (a.was_stopped, a.tries < most, a.finished or "~", a.task, a.index))
     return failed[0] if failed else None
 
 
@@ -166,7 +163,7 @@ def _verdict(seen: Observation, attempt: Attempt) -> str:
         return f"{text}, after the whole job was restarted {times}"
     if attempt.tries:
         return f"{text}, after {counted(attempt.tries, 'restart')}"
-    return text if seen.backoff_limit else f"{text}; backoffLimit 0 allows no restart"
+    return text if seen.job.spec.backoff_limit else f"{text}; backoffLimit 0 allows no restart"
 
 
 def _ending(attempt: Attempt) -> str:
@@ -210,7 +207,7 @@ def _restarting(seen: Observation, latest: Latest) -> str:
         return ""
     last = max(failed, key=lambda a: (a.restart, a.finished, a.counted))
     what = "the whole job restarts" if restart else "it restarts"
-    return f"{last.replica} failed: {_ending(last)}; {what} ({last.tries + 1} of {seen.backoff_limit})"
+    return f"{last.replica} failed: {_ending(last)}; {what} ({last.tries + 1} of {seen.job.spec.backoff_limit})"
 
 
 def _moving(seen: Observation, latest: Latest) -> str:
@@ -220,14 +217,14 @@ def _moving(seen: Observation, latest: Latest) -> str:
         return f"{_names(lost)} {'gets a new pod' if len(lost) == 1 else 'get new pods'}"
     return (
         f"moves to round {seen.live.current}"
-        if len(seen.live.rounds) > 1 or seen.past
+        if len(seen.live.rounds) > 1 or seen.job.notes.history_before.phases
         else "the number of replicas changed"
     )
 
 
 def _waits(seen: Observation, latest: Latest) -> str:
     """Why replicas do not start or are not ready: the most frequent reason, once for all replicas that share it."""
-    if seen.awaits_admission:
+    if seen.job.argo.awaits_admission:
         return seen.gated or "waits to be admitted"
     reasons: dict[str, list[str]] = {}
     wanted = seen.wanted

@@ -12,26 +12,25 @@ from functools import cache
 from typing import Any
 
 from diflow.common import keys
-from diflow.record import modules, signals, untrusted
+from diflow.record import untrusted
 from diflow.record.argo import failures, nodes
 from diflow.record.argo.failures import Rules, Verdict
 from diflow.record.argo.node_names import NodeName
 from diflow.record.argo.nodes import Node
-from diflow.record.argo.tree import Tree, is_never_made, read_tree
-from diflow.record.health import HealthState
-from diflow.record.job import JobRecord, record_of
+from diflow.record.argo.tree import is_never_made
+from diflow.record.job import JobRecord, record_of, with_tree
 from diflow.record.live import Live
-from diflow.record.parameters import Decision, past_phases
 from diflow.record.patches import FIRST_ROUND
 from diflow.record.stage import Stage, is_planned
 from diflow.record.status.advice import with_advice
+from diflow.record.status.row import Count, Replicas, count_of, on_nodes
 
 Object = Mapping[str, Any]
-_Fields = dict[str, Any]
 
 _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
 _LONGEST_RESULT = 4096  # as Kubernetes truncates termination messages
+_OF_CONTAINER = ("name", "ready", "started", "restartCount", "state", "lastState")
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
 
 
@@ -104,51 +103,51 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The observed state of a job.
+    """What the replicas of a job have done: the job's record, with Argo's tree, and the attempts in the order of
+    `Attempt.order`. `gave_up`: the job stopped its Workflow, as its backoffLimit is used up. Of a job that cannot be
+    read there is only the record, and what is on nodes (`kept`)."""
 
-    `attempts` are in the order of `Attempt.order`. `initial` has the replicas of the first round by task. `closing`:
-    Argo starts no more pods, because the Workflow has ended or is being stopped; `gave_up`: the job stopped it, as its
-    backoffLimit is used up. `restarts` and `reschedules` count over all replicas, rounds and Workflows of the job;
-    `has_counted`: some of these restarts are of rounds that were replaced before Argo counted them, or of earlier
-    Workflows.
-    `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
-    the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
-    task should run now (`JobRecord.running`). `health`: which replicas are silent, stalled or slow. `is_stuck`: Argo
-    creates no pods, because `argo retry` has kept what it should have removed. `gated`: why the allocator does not
-    admit it, as far as it says so.
-    """
-
-    name: str
-    live: Live
-    tasks: tuple[str, ...]
-    backoff_limit: int
-    restarts: int
-    reschedules: int
-    closing: bool
-    decision: Decision
-    profilings: dict[str, Any]
-    initial: dict[str, int] = field(default_factory=dict)
+    job: JobRecord
     attempts: tuple[Attempt, ...] = ()
     gave_up: bool = False
-    offloaded: bool = False
-    past: tuple[tuple[str, str, str], ...] = ()
-    started: str = ""
-    stage: Stage = Stage.ADMITTED
-    is_gang: bool = False
-    has_places: bool = False
-    gated: str = ""
-    awaits_admission: bool = False
-    is_left: bool = False
-    has_counted: bool = False
-    problem: str = ""
-    health: HealthState | None = None
-    running: Mapping[str, int] = field(default_factory=dict)
-    is_stuck: bool = False
+    kept: Replicas = field(default_factory=dict)
+    """Of a job that cannot be read, its replicas that are on nodes."""
+
+    @property
+    def live(self) -> Live:
+        return self.job.live
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Those of the job, and others that have pods."""
+        names = (*(task.name for task in self.job.spec.tasks), *(attempt.task for attempt in self.attempts))
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def stage(self) -> Stage:
+        return self.job.stage(self.job.argo.tree)
+
+    @property
+    def has_places(self) -> bool:
+        return self.job.has_places(self.job.argo.tree)
+
+    @property
+    def gated(self) -> str:
+        """Why the allocator does not admit the job, as far as it plans it and says so."""
+        said = self.job.notes.decision
+        is_about_now = not self.job.problem and is_planned(self.stage, has_places=self.has_places)
+        return said.why if is_about_now and said.action != _STOP else ""
+
+    def count(self, latest: Mapping[tuple[str, int], Attempt]) -> Count:
+        """The job's replicas, as all views count them."""
+        released = self.live.released
+        current = {place: a.is_ready for place, a in latest.items() if a.key not in released}
+        return count_of(self.job, self.stage, self.kept or current, has_places=self.has_places)
 
     @property
     def wanted(self) -> frozenset[tuple[str, int]]:
         """The replicas that should run now, each as (task, index): those granted, less the released tail."""
-        return frozenset((task, index) for task, count in self.running.items() for index in range(count))
+        return frozenset((task, index) for task, count in self.job.running.items() for index in range(count))
 
     def was_released(self, attempt: Attempt) -> bool:
         """It was stopped on purpose: it is in `released`, was dropped since, or came back as another incarnation."""
@@ -161,13 +160,15 @@ class Observation:
     @property
     def unhealthy(self) -> str:
         """Which replicas of the current round are silent, stalled or slow, or ""."""
-        found = self.health
-        return found.why if found is not None and found.is_about(self.live.current) and not self.closing else ""
+        found = self.job.notes.health
+        is_about_now = found is not None and found.is_about(self.live.current) and not self.job.is_closing
+        return found.why if found is not None and is_about_now else ""
 
     @property
     def stopped(self) -> str:
         """Why the allocator ended the job, or ""."""
-        return self.decision.why if self.closing and self.decision.action == _STOP else ""
+        decision = self.job.notes.decision
+        return decision.why if self.job.is_closing and decision.action == _STOP else ""
 
     def latest(self) -> dict[tuple[str, int], Attempt]:
         """The newest attempt of each replica in the current round and in its present incarnation, by (task, index)."""
@@ -180,87 +181,81 @@ class Observation:
         }
 
 
+def of_workflow(workflow: Object) -> dict[str, Any]:
+    """What a record and an observation are made of in a Workflow, for caches that do not keep its templates."""
+    metadata, spec = untrusted.sub(workflow, "metadata"), untrusted.sub(workflow, "spec")
+    return {
+        "metadata": {name: value for name, value in metadata.items() if name != "managedFields"},
+        "spec": _some(spec, ("arguments", "suspend", "shutdown", "ttlStrategy")),
+        "status": untrusted.sub(workflow, "status"),
+    }
+
+
+def of_pod(pod: Object) -> dict[str, Any]:
+    """What an observation reads of a pod, for caches that do not keep the whole object: containers are without their
+    images, mounts and resources, most of what a pod takes."""
+    metadata, status = untrusted.sub(pod, "metadata"), untrusted.sub(pod, "status")
+    annotations = untrusted.sub(metadata, "annotations")
+    containers = {
+        name: [_some(one, _OF_CONTAINER) for one in untrusted.mappings(status[name])]
+        for name in ("containerStatuses", "initContainerStatuses")
+        if name in status
+    }
+    return {
+        "metadata": {
+            **_some(metadata, ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")),
+            "annotations": _some(annotations, (keys.ARGO_NODE_ID, keys.ARGO_NODE_NAME)),
+        },
+        "spec": _some(untrusted.sub(pod, "spec"), ("nodeName", "schedulingGates", "activeDeadlineSeconds")),
+        "status": {**_some(status, ("phase", "reason", "message", "conditions")), **containers},
+    }
+
+
+def _some(values: Object, names: Sequence[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
+
+
 def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
-    """Read a Workflow and, if given, its pods. An unreadable Workflow yields only `problem` and the names."""
+    """Read a Workflow and, if given, its pods."""
     return observe_state(record_of(workflow), workflow, pods)
 
 
-def observe_ending(state: JobRecord, workflow: Object, found: Sequence[Node]) -> Observation:
+def observe_state(job: JobRecord, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
+    """As `observe`, for a Workflow whose record is made already."""
+    known, is_offloaded = nodes.nodes(workflow, pods)
+    if job.problem:
+        return Observation(job, kept=_kept(_attempts(job, known, pods)))
+    job, found = _of_job(job, known)
+    seen = Observation(with_tree(job, found, is_offloaded=is_offloaded), gave_up=any(map(_has_given_up, found)))
+    return replace(seen, attempts=_attempts(job, found, pods, gated=seen.gated))
+
+
+def observe_ending(job: JobRecord, known: Sequence[Node]) -> Observation:
     """As much as the sentence of a job says that is being stopped or deleted (`messages.ending`), by its nodes:
     attempts only if they tell which pods have not ended, or which replica failed."""
-    seen = Observation(**_of_record(state, workflow), stage=state.stage(Tree()))
+    seen = Observation(job)
     is_stop = seen.stage is Stage.STOPPING
-    if state.problem or (is_stop and seen.stopped):
+    if job.problem or (is_stop and seen.stopped):
         return seen
-    found, live = _of_job(state, workflow, found)
+    job, found = _of_job(job, known)
     gave_up = any(map(_has_given_up, found))
-    if is_stop and not gave_up:
-        return seen
-    return replace(seen, live=live, gave_up=gave_up, attempts=_attempts(state, found))
+    return Observation(job, _attempts(job, found), gave_up) if gave_up or not is_stop else seen
 
 
-def observe_state(state: JobRecord, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
-    """As `observe`, for a Workflow whose `state` is already parsed."""
-    fields = _of_record(state, workflow)
-    if state.problem:
-        return Observation(**fields, stage=state.stage(Tree()))
-    known, offloaded = nodes.nodes(workflow, pods)
-    found, fields["live"] = _of_job(state, workflow, known)
-    tree = read_tree(found, is_offloaded=offloaded)
-    fields |= _planned(state, tree)
-    attempts = _attempts(state, found, pods, gated=fields["gated"])
-    fields |= _Fields(
-        tasks=tuple(dict.fromkeys((*fields["tasks"], *(attempt.task for attempt in attempts)))),
-        running=state.running,
-        initial={task.name: task.replicas for task in state.spec.tasks},
-        attempts=attempts,
-        restarts=tree.restarts + state.notes.restarts_before,
-        reschedules=tree.moves + tree.rounds_left(fields["live"].rounds) + state.notes.rounds_before,
-        gave_up=any(map(_has_given_up, found)),
-        offloaded=offloaded,
-        is_stuck=tree.is_stuck,
-    )
-    return Observation(**fields)
-
-
-def _of_record(state: JobRecord, workflow: Object) -> _Fields:
-    """What needs none of Argo's nodes."""
-    return _Fields(
-        name=state.name,
-        live=state.live,
-        tasks=tuple(task.name for task in state.spec.tasks),
-        backoff_limit=state.spec.backoff_limit,
-        restarts=state.notes.restarts_before,
-        has_counted=state.notes.restarts_before > 0,
-        reschedules=state.notes.rounds_before,
-        closing=state.is_stopping or state.has_ended,
-        decision=state.notes.decision,
-        profilings={k: v for k, v in untrusted.mapping(state.texts.profilings).items() if k != signals.NAME},
-        past=tuple(past_phases(state.notes.history_before)),
-        started=untrusted.time(state.notes.history_before.get("started"))
-        or untrusted.time(untrusted.sub(workflow, "status").get("startedAt")),
-        is_gang=state.is_gang,
-        awaits_admission=state.argo.awaits_admission,
-        is_left=bool(state.chain.continued_in),
-        problem=state.problem,
-        health=state.notes.health,
-    )
-
-
-def _of_job(state: JobRecord, workflow: Object, found: Sequence[Node]) -> tuple[Sequence[Node], Live]:
-    """The nodes of the job itself, and its replicas: a v1alpha1 job is its coordinator, which is in the first round."""
-    if not modules.is_one(workflow):
-        return found, state.live
+def _of_job(job: JobRecord, found: Sequence[Node]) -> tuple[JobRecord, Sequence[Node]]:
+    """The nodes of the job itself, and its replicas: a job whose rounds run side by side is its first one."""
+    if not job.is_side_by_side:
+        return job, found
     of_first = [node for node in found if node.place is None or node.place.round == FIRST_ROUND]
-    return of_first, replace(state.live, rounds=(FIRST_ROUND,))
+    return replace(job, live=replace(job.live, rounds=(FIRST_ROUND,))), of_first
 
 
 def _attempts(
-    state: JobRecord, found: Sequence[Node], pods: Sequence[Object] = (), *, gated: str = ""
+    job: JobRecord, found: Sequence[Node], pods: Sequence[Object] = (), *, gated: str = ""
 ) -> tuple[Attempt, ...]:
     """The attempts of all replicas, in their order."""
     by_node = {nodes.node_id_of(pod): pod for pod in pods}
-    rules_of = cache(state.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
+    rules_of = cache(job.rules)  # a policy may have thousands of exit codes, which are hashed to find its rules
     attempts = [
         _attempt(node, by_node.get(node.id), place, gated=gated, sees_pods=bool(pods), rules=rules_of(place.task))
         for node in found
@@ -270,12 +265,9 @@ def _attempts(
     return tuple(attempts)
 
 
-def _planned(state: JobRecord, tree: Tree) -> _Fields:
-    """The stage of a job, and what the allocator says about it while it plans it."""
-    stage = state.stage(tree)
-    places = state.has_places(tree)
-    said = state.notes.decision if is_planned(stage, has_places=places) else Decision()
-    return _Fields(stage=stage, has_places=places, gated=said.why if said.action != _STOP else "")
+def _kept(attempts: Sequence[Attempt]) -> Replicas:
+    live = (a for a in attempts if a.phase in ("Pending", "Running") and not a.is_lost)
+    return on_nodes((a.task, a.index, a.is_ready) for a in live if a.host or a.phase == "Running")
 
 
 def waiting_reason(pod: Object, *, gated: str = "") -> str:

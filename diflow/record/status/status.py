@@ -26,29 +26,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow.common import keys
-from diflow.record import chain, untrusted
-from diflow.record.job import record_of
+from diflow.record import chain, reports, signals, untrusted
+from diflow.record.job import JobRecord, record_of
 from diflow.record.parameters import submitted_replicas
+from diflow.record.run_time import DEADLINE_EXCEEDED
 from diflow.record.stage import Stage, stage_of
 from diflow.record.status import messages
 from diflow.record.status.observe import Attempt, Object, Observation, observe
 from diflow.record.status.timeline import PHASES, Phase, history
-
-__all__ = [
-    "ENDED",
-    "ENDS",
-    "HEALTHY",
-    "PHASES",
-    "Condition",
-    "JobStatus",
-    "Phase",
-    "derive",
-    "derive_ended",
-    "derive_seen",
-    "derive_waiting",
-    "is_job",
-    "unknown",
-]
 
 ENDED: Final[frozenset[str]] = frozenset({"Succeeded", "Failed"})
 HEALTHY: Final = "Healthy"
@@ -162,26 +147,32 @@ def derive(workflow: Object, pods: Sequence[Object] = ()) -> JobStatus:
     `pods` are the job's pods, if available: they show when a replica is ready and why one does not start. Without them
     a replica counts as ready when Argo saw it running.
     """
-    return derive_seen(workflow, observe(workflow, pods))
+    return derive_seen(observe(workflow, pods))
 
 
-def _unreadable(workflow: Object, seen: Observation) -> JobStatus:
+def _unreadable(seen: Observation) -> JobStatus:
     """The status of a job whose Workflow is unreadable: Argo's phase, and the problem."""
-    argo = untrusted.sub(workflow, "status")
-    phase = ENDS.get(untrusted.string(argo.get("phase"))) or "Unknown"
-    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
-    finished = untrusted.time(argo.get("finishedAt"))
+    job = seen.job
+    phase = ENDS.get(job.argo.phase) or "Unknown"
+    since = job.course.finished or job.course.created
     return JobStatus(
         phase=phase,
         reason=_reason(phase),
-        message=messages.explain(workflow, seen, phase, {}, ready=0),
-        conditions=(Condition(phase, "True", _reason(phase), seen.problem, finished or created, finished or created),),
-        restarts=seen.restarts,
-        reschedules=seen.reschedules,
-        start_time=seen.started,
-        completion_timestamp=finished if phase in ENDED else "",
+        message=messages.explain(seen, phase, {}, ready=0),
+        conditions=(Condition(phase, "True", _reason(phase), job.problem, since, since),),
+        replicas=len(seen.kept),
+        ready_replicas=seen.count({}).ready,
+        restarts=job.notes.restarts_before,
+        reschedules=job.notes.rounds_before,
+        start_time=_started(job),
+        completion_timestamp=job.course.finished if phase in ENDED else "",
         stage=seen.stage,
     )
+
+
+def has_completed(head: Object) -> bool:
+    """Whether a Workflow has ended, by its metadata alone."""
+    return bool(untrusted.sub(head, "metadata", "labels").get(keys.ARGO_COMPLETED) == "true")
 
 
 def derive_ended(workflow: Object) -> JobStatus | None:
@@ -193,7 +184,7 @@ def derive_ended(workflow: Object) -> JobStatus | None:
     phase = ENDS.get(untrusted.string(labels.get(keys.ARGO_PHASE)))
     if chain.continued_in(workflow):
         phase = phase and "Failed"
-    if phase is None or labels.get(keys.ARGO_COMPLETED) != "true":
+    if phase is None or not has_completed(workflow):
         return None
     return JobStatus(
         phase=phase,
@@ -232,40 +223,42 @@ def derive_waiting(head: Object) -> JobStatus | None:
     )
 
 
-def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
+def derive_seen(seen: Observation) -> JobStatus:
     """As `derive`, from an existing observation."""
-    if seen.problem:
-        return _unreadable(workflow, seen)
-    argo = untrusted.sub(workflow, "status")
-    latest = seen.latest()
-    steps = history(seen, created=untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp")))
-    ended = ENDS.get(untrusted.string(argo.get("phase")))
-    if ended and seen.is_left:
+    job = seen.job
+    if job.problem:
+        return _unreadable(seen)
+    latest, steps = seen.latest(), history(seen)
+    ended = ENDS.get(job.argo.phase)
+    if ended and job.chain.continued_in:
         ended = "Failed"  # while the next part exists, readers see that one instead
     if ended:
-        steps.append((ended, untrusted.time(argo.get("finishedAt"))))
+        steps.append((ended, job.course.finished))
     phase = steps[-1][0]
-    wanted = seen.wanted
-    ready = sum(1 for key, attempt in latest.items() if attempt.is_ready and key in wanted)
-    message = messages.explain(workflow, seen, phase, latest, ready=ready)
+    count = seen.count(latest)
+    message = messages.explain(seen, phase, latest, ready=count.ready)
     return JobStatus(
         phase=phase,
-        reason=_reason(phase),
+        reason=_reason(phase, message),
         message=message,
-        conditions=_conditions(steps, message, updated=_last_time(seen, argo), past=seen.past),
-        replicas=len(wanted),
-        ready_replicas=0 if ended else ready,
+        conditions=_conditions(steps, message, updated=_last_time(seen), past=job.notes.history_before.phases),
+        replicas=count.wanted,
+        ready_replicas=count.ready,
         task_status=_task_status(seen, latest),
         allocation=_allocation(seen, latest),
-        profilings=seen.profilings,
-        restarts=seen.restarts,
-        reschedules=seen.reschedules,
-        start_time=seen.started,
-        completion_timestamp=untrusted.time(argo.get("finishedAt")) if ended else "",
+        profilings={k: v for k, v in reports.fields(job.texts.profilings).items() if k != signals.NAME},
+        restarts=job.restarts,
+        reschedules=job.reschedules,
+        start_time=_started(job),
+        completion_timestamp=job.course.finished if ended else "",
         result=_result(seen, latest),
         healthy=_healthy(seen),
         stage=seen.stage,
     )
+
+
+def _started(job: JobRecord) -> str:
+    return job.notes.history_before.started or job.course.started
 
 
 def is_job(workflow: Object) -> bool:
@@ -289,7 +282,7 @@ def _conditions(
         Condition(
             type=phase,
             status="True" if phase == present else "False",
-            reason=_reason(phase),
+            reason=_reason(phase, message) if phase == present else _reason(phase),
             message=message if phase == present else _PASSED[phase],
             last_transition_time=began,
             last_update_time=left,
@@ -301,8 +294,8 @@ def _conditions(
 def _healthy(seen: Observation) -> Condition | None:
     """What the job's `health` has found of the replicas of a running job, None if it never found any that is not
     healthy."""
-    found = seen.health
-    if found is None or seen.closing:
+    found = seen.job.notes.health
+    if found is None or seen.job.is_closing:
         return None
     if not seen.unhealthy:
         status, message = "True", found.last or "all replicas advance"
@@ -316,10 +309,9 @@ def _healthy(seen: Observation) -> Condition | None:
     return Condition(HEALTHY, status, reason, message, found.time, found.time)
 
 
-def _last_time(seen: Observation, argo: Object) -> str:
-    times = [untrusted.time(argo.get("finishedAt"))]
-    times += [time for a in seen.attempts for time in (a.created, a.placed, a.ready, a.finished)]
-    return max(times)
+def _last_time(seen: Observation) -> str:
+    times = (time for a in seen.attempts for time in (a.created, a.placed, a.ready, a.finished))
+    return max(seen.job.course.finished, *times) if seen.attempts else seen.job.course.finished
 
 
 def _task_status(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> dict[str, dict[str, int]]:
@@ -344,5 +336,6 @@ def _result(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> str
     return first.result if first is not None and first.phase == "Succeeded" else ""
 
 
-def _reason(phase: Phase) -> str:
-    return f"Job{phase}"
+def _reason(phase: Phase, message: str = "") -> str:
+    """Why a job is in a phase, as a word. `message`: the sentence about it."""
+    return DEADLINE_EXCEEDED if phase == "Failed" and message.startswith(DEADLINE_EXCEEDED) else f"Job{phase}"

@@ -14,10 +14,10 @@ Phase = Literal["Pending", "Starting", "Running", "Restarting", "Rescheduling", 
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
-def history(seen: Observation, *, created: str) -> list[tuple[Phase, str]]:
+def history(seen: Observation) -> list[tuple[Phase, str]]:
     """The phases of a job so far, each with the time at which it began, without the final one."""
     replay = _Replay(seen)
-    steps: list[tuple[Phase, str]] = [("Pending", created)]
+    steps: list[tuple[Phase, str]] = [("Pending", seen.job.course.created)]
     events = _events(seen)
     for i, (time, what, attempt) in enumerate(events):
         replay.apply(what, attempt)
@@ -31,9 +31,10 @@ def history(seen: Observation, *, created: str) -> list[tuple[Phase, str]]:
     replay.wanted = set(seen.wanted)
     phase = replay.phase(now=True)
     if phase != steps[-1][0]:
-        steps.append((phase, events[-1][0] if events else created))
+        steps.append((phase, events[-1][0] if events else seen.job.course.created))
     # As within one Workflow: a job of which no pod was ever bound starts for the first time.
-    return _on_its_way(steps) if any(name != "Pending" for name, _, _ in seen.past) else steps
+    has_begun = any(name != "Pending" for name, _, _ in seen.job.notes.history_before.phases)
+    return _on_its_way(steps) if has_begun else steps
 
 
 def _on_its_way(steps: list[tuple[Phase, str]]) -> list[tuple[Phase, str]]:
@@ -68,16 +69,16 @@ class _Replay:
     """Follows the replicas of a job from event to event."""
 
     def __init__(self, seen: Observation) -> None:
-        self.seen = seen
+        self.seen, self.job = seen, seen.job
         first = seen.live.rounds[0]
         existing = {(a.task, a.index) for a in seen.attempts if a.round == first}
         now = seen.wanted if seen.live.current == first else frozenset[tuple[str, int]]()
         # The replicas of the first round; one that was dropped before it was created is left out.
         self.wanted: set[tuple[str, int]] = {
-            (task, index)
-            for task, count in seen.initial.items()
-            for index in range(count)
-            if (task, index) in existing or (task, index) in now
+            (task.name, index)
+            for task in seen.job.spec.tasks
+            for index in range(task.replicas)
+            if (task.name, index) in existing or (task.name, index) in now
         }
         self.where = (-1, 0)
         self.stage: dict[tuple[str, int], str] = {}
@@ -155,9 +156,9 @@ class _Replay:
             self.cause[key] = cause
         elif attempt.round != self.seen.live.current:  # its round was over: no other attempt followed it there
             self.cause = {**self.cause, key: "Rescheduling"} if self.placed else {}
-        elif not self.seen.closing and attempt.was_taken_away:
+        elif not self.job.is_closing and attempt.was_taken_away:
             self.cause[key] = "Rescheduling"
-        elif not self.seen.closing and attempt.tries < self.seen.backoff_limit and not attempt.ends_the_job:
+        elif not self.job.is_closing and attempt.tries < self.job.spec.backoff_limit and not attempt.ends_the_job:
             self.cause[key] = "Restarting"
         else:
             # It is not retried: the job is about to end, and keeps its phase until then.
@@ -187,7 +188,7 @@ class _Replay:
             self.present = "Running"
         if self.present == "Running":
             self.all_were_ready = True
-            if now and not self.seen.closing and any(self.attempt[key].is_lost for key in self.wanted):
+            if now and not self.job.is_closing and any(self.attempt[key].is_lost for key in self.wanted):
                 self.present = "Rescheduling"
         return self.present
 

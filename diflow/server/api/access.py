@@ -7,23 +7,17 @@ SubjectAccessReview. A caller who may not see a job does not learn whether it ex
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cachetools import TTLCache
-
 from diflow.common import keys, names
-from diflow.common.clock import SYSTEM, Clock
-from diflow.common.errors import DiflowError
-from diflow.kube.api import Cluster
-from diflow.kube.kinds import ACCESS_REVIEW, WORKFLOW, Kind
+from diflow.kube.kinds import WORKFLOW, Kind
+from diflow.record import untrusted
 from diflow.record.pod import PodRecord
 from diflow.server.api.cache import Cache, ServedJob
-from diflow.server.api.identity import KEPT, Identity, Kept, User, claims
-from diflow.server.api.shared_calls import SharedCalls
-from diflow.server.http.errors import forbidden, from_diflow, gone, unauthorized, unavailable
-from diflow.server.http.pool import Pool
+from diflow.server.api.identity import Identity, User, claims
+from diflow.server.api.reviews import Found, Reviews
+from diflow.server.http.errors import forbidden, gone, unauthorized, unavailable
 
 Verb = Literal["get", "list", "patch"]
 """The verb on the Workflow: `get` and `list` to read, `patch` to scale or to report."""
@@ -49,24 +43,12 @@ class Access:
     """Authorises callers. `unproven_pods`: serve pods without a token, by address, for jobs of their namespace."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        cache: Cache,
-        identity: Identity,
-        pool: Pool,
-        *,
-        unproven_pods: bool = False,
-        kept: Kept = KEPT,
-        clock: Clock = SYSTEM,
+        self, cache: Cache, identity: Identity, reviews: Reviews[tuple[Any, ...], bool], *, unproven_pods: bool = False
     ) -> None:
-        self._cluster = cluster
         self._cache = cache
         self._identity = identity
-        self._pool = pool
+        self._reviews = reviews
         self._unproven_pods = unproven_pods
-        self._allowed: TTLCache[tuple[Any, ...], bool] = TTLCache(kept.most, kept.seconds, timer=clock.monotonic)
-        self._refused: TTLCache[tuple[Any, ...], bool] = TTLCache(kept.most, kept.denial_seconds, timer=clock.monotonic)
-        self._reviews = SharedCalls[tuple[Any, ...], bool]()
 
     async def caller(
         self, token: str, *, namespace: str, job: str, verb: Verb, address: str = "", late: bool = False
@@ -80,8 +62,10 @@ class Access:
         self.check_fresh()
         if not token:
             return self._by_address(namespace, job, address, late=late)
-        said = claims(token)
         wanted = names.audience(namespace, job)
+        if (user := self._identity.known(token, audience=wanted)) is not None:
+            return self._pod(user, namespace, job, late=late)
+        said = claims(token)
         if wanted in said.audiences:
             user = await self._identity.user(token, audience=wanted, address=address, said=said)
             self.check_fresh()
@@ -134,44 +118,26 @@ class Access:
         objects other than Workflows. Raises ApiError: 429, or 503 if the API server cannot be reached.
         """
         key = (user.digest, user.name, verb, kind, namespace, name)
-        if key in self._allowed:
+        if self._reviews.known(key):
             return True
         if name and await self.may(user, verb, namespace=namespace, address=address, kind=kind):
             return True
-        if key in self._refused:
-            return False
-
-        def review() -> Coroutine[Any, Any, bool]:
-            self._identity.pace(address)
-            return self._review(key, user, address)
-
-        return await self._reviews.result(key, review)
-
-    async def _review(self, key: tuple[Any, ...], user: User, address: str) -> bool:
-        _, _, verb, kind, namespace, name = key
         attributes = {
             "verb": verb, "group": kind.group, "resource": kind.plural, "namespace": namespace, "name": name,
         }  # fmt: skip
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": user.name,
-                "uid": user.uid,
-                "groups": list(user.groups),
-                "extra": {name: list(values) for name, values in user.extra.items()},
-                "resourceAttributes": {name: value for name, value in attributes.items() if value},
-            },
+        spec = {
+            "user": user.name,
+            "uid": user.uid,
+            "groups": list(user.groups),
+            "extra": {name: list(values) for name, values in user.extra.items()},
+            "resourceAttributes": {name: value for name, value in attributes.items() if value},
         }
-        try:
-            review = await self._pool.run(lambda: self._cluster.create(ACCESS_REVIEW, body))
-        except DiflowError as error:
-            raise from_diflow(error) from None
-        allowed = (review.get("status") or {}).get("allowed") is True
-        (self._allowed if allowed else self._refused)[key] = True
-        if allowed:
-            self._identity.refund(address)
-        return allowed
+
+        def read(status: Any) -> Found[bool] | None:
+            is_allowed = untrusted.sub(status).get("allowed") is True
+            return Found(True, self._reviews.keep_seconds, user.tenant) if is_allowed else None
+
+        return await self._reviews.result(key, spec, read, address=address, payer=user.tenant) is True
 
     def _pod(self, user: User, namespace: str, job: str, *, late: bool) -> Caller:
         """The pod to which the token is bound. Looked up for each request: a deleted pod loses its access."""
@@ -204,11 +170,12 @@ class Access:
 def _check_round(view: ServedJob, pod: PodRecord, *, late: bool) -> None:
     """Raises ApiError: 410 for a pod of an earlier round of its job (if it may not be `late`), 503 for a later round
     than the cache has, 403 for any other pod."""
+    if view.has(pod):
+        return
     if view.had(pod):
         if late:
             return
         raise gone(f"this pod is of an earlier round: the job is in round {view.workflow.round}")
     if view.will_have(pod):
         raise unavailable(f"round {pod.round} of the job is not known here yet: ask again")
-    if not view.has(pod):
-        raise forbidden()
+    raise forbidden()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,33 +21,36 @@ from starlette.routing import BaseRoute, Route
 
 from diflow.common.clock import SYSTEM, Clock
 from diflow.kube.api import Cluster
+from diflow.kube.kinds import ACCESS_REVIEW, TOKEN_REVIEW
 from diflow.server.api.access import Access
-from diflow.server.api.adaptdl import AdaptDL
 from diflow.server.api.cache import Cache
 from diflow.server.api.checks import Checks
-from diflow.server.api.core import Core, Endpoint
+from diflow.server.api.core import Core
 from diflow.server.api.discovery import Discovery
-from diflow.server.api.identity import Identity, Kept
-from diflow.server.api.modules import ModuleChanges
+from diflow.server.api.identity import Identity
+from diflow.server.api.openapi import tags, text
+from diflow.server.api.own import Own
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
+from diflow.server.api.reviews import AT_ONCE_SECONDS, DENIALS_AT_ONCE, DENIALS_PER_SECOND, Kept, Reviews
 from diflow.server.api.scale_requests import ScaleRequests
 from diflow.server.api.shards import Shards
-from diflow.server.api.v1alpha1 import V1Alpha1
-from diflow.server.api.v2alpha1 import V2Alpha1
-from diflow.server.http import envelope
 from diflow.server.http.buckets import Buckets
-from diflow.server.http.errors import ApiError, not_found, unavailable
-from diflow.server.http.exchange import Exchange
+from diflow.server.http.errors import ApiError, not_found
 from diflow.server.http.frame import Frame
 from diflow.server.http.pool import Pool
+from diflow.server.http.turns import Turns
 from diflow.server.settings import ServerSettings
 from diflow.server.telemetry import Answered
 
 _REVIEWERS = 8
 _WAITING = 256
-# Reports: frequent requests that change no wanted state.
-_ROUTINE = ("/profilings", "/shards", "/checks", "/hints/{namespace}/{name}")
+# So many seconds of a common rate may be used at once after a pause: of reports, which wait, and of requests for
+# replicas, for which a caller waits.
+_REPORTS_AT_ONCE_SECONDS = 2.0
+_WRITES_AT_ONCE_SECONDS = 4.0
+# What one namespace gets of the rate of these writes, and of those at once.
+_MOST_OF_ONE = 0.4
 
 
 def create_app(
@@ -64,6 +69,9 @@ def create_app(
     most concurrent long polls.
     """
     core = _core(cluster, cache, settings, clock=clock, waiters=waiters)
+    parts = [Own(core, text().encode()) if part is Own else part(core) for part in tags()]
+    endpoints = [Route(path, endpoint) for part in parts for path, endpoint in part.endpoints()]
+    reports = frozenset(route for part in parts for route in part.reports())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -74,8 +82,8 @@ def create_app(
             await core.stop()
 
     app = Starlette(
-        routes=[*api_routes(core), *routes(core)],
-        middleware=[Middleware(Frame, on_answer=on_answer, routine=_ROUTINE, clock=clock)],
+        routes=[*endpoints, *routes(core)],
+        middleware=[Middleware(Frame, on_answer=on_answer, routine=reports, clock=clock)],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
@@ -93,61 +101,50 @@ def _core(
     waiters: int,
 ) -> Core:
     """Create and connect the parts of the API."""
-    cluster_once = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
     reviews = Pool("reviews", threads=_REVIEWERS, waiting=_WAITING)
-    writes = Pool("writes", threads=settings.writers, waiting=_WAITING)
+    rate, burst = settings.write_rate, _WRITES_AT_ONCE_SECONDS * settings.write_rate
+    writes = Pool(
+        "writes", threads=settings.writers, waiting=_WAITING, rate=rate, burst=burst, part=_MOST_OF_ONE, clock=clock
+    )
     reports = Pool("reports", threads=settings.writers, waiting=4 * _WAITING)
     shards = Pool("shards", threads=settings.writers, waiting=_WAITING)
-    kept = Kept(settings.review_seconds, settings.denial_seconds, settings.reviews_kept)
-    unproven, between_seconds = settings.unproven_pods, settings.write_seconds
-    scale_requests = ScaleRequests(cluster, cache, clock=clock)
-    identity = Identity(cluster_once, reviews, kept=kept, clock=clock)
+
+    def turns(rate: float) -> Turns:
+        return Turns(rate=rate, burst=_REPORTS_AT_ONCE_SECONDS * rate, clock=clock)
+
+    reviews_of = partial(
+        Reviews[Any, Any],
+        cluster.without_retries(read_seconds=5.0, connect_seconds=3.0),
+        pool=reviews,
+        kept=Kept(settings.review_seconds, settings.denial_seconds, settings.reviews_kept),
+        rates=Buckets(rate=settings.review_rate, burst=AT_ONCE_SECONDS * settings.review_rate, clock=clock),
+        denials=Buckets(rate=DENIALS_PER_SECOND, burst=DENIALS_AT_ONCE, clock=clock),
+        clock=clock,
+    )
+    between_seconds = settings.write_seconds
+    identity = Identity(reviews_of(TOKEN_REVIEW), clock=clock)
     return Core(
         settings=settings,
+        cluster=cluster,
         cache=cache,
         identity=identity,
-        access=Access(cluster_once, cache, identity, reviews, unproven_pods=unproven, kept=kept, clock=clock),
-        scale_requests=scale_requests,
-        modules=ModuleChanges(cluster, cache, scale_requests, clock=clock),
+        access=Access(cache, identity, reviews_of(ACCESS_REVIEW), unproven_pods=settings.unproven_pods),
+        scale_requests=ScaleRequests(cluster, cache, clock=clock),
         reporter=Reporter(
-            cluster, cache, reports, between_seconds=between_seconds, rate=settings.report_rate, clock=clock
+            cluster, cache, reports, between_seconds=between_seconds, turns=turns(settings.report_rate), clock=clock
         ),
         discovery=Discovery(cache, most=waiters),
         writes=JobWrites(writes),
-        shards=Shards(cluster, cache, shards, between_seconds=between_seconds, clock=clock),
-        checks=Checks(cluster, cache, reports, between_seconds=between_seconds, clock=clock),
+        shards=Shards(
+            cluster, cache, shards, between_seconds=between_seconds, turns=turns(settings.shard_rate), clock=clock
+        ),
+        checks=Checks(
+            cluster, cache, reports, between_seconds=between_seconds, turns=turns(settings.write_rate), clock=clock
+        ),
         buckets=Buckets(rate=settings.job_rate, burst=settings.job_burst, clock=clock),
         pools=(reviews, writes, reports, shards),
         clock=clock,
     )
-
-
-def api_routes(core: Core) -> list[BaseRoute]:
-    """The routes of the API, the most frequent first."""
-    found = [*V2Alpha1(core).endpoints(), *V1Alpha1(core).endpoints(), *AdaptDL(core).endpoints(), *_own(core)]
-    return [Route(path, endpoint) for path, endpoint in found]
-
-
-def _own(core: Core) -> list[tuple[str, Endpoint]]:
-    """diflow's own routes: health, and the OpenAPI document."""
-    from diflow.server.api.openapi import text  # noqa: PLC0415 (only here, and for the generated file)
-
-    document = text().encode()
-
-    async def healthz(exchange: Exchange) -> None:
-        await exchange.answer(b"", content_type=b"text/plain; charset=utf-8")
-
-    async def readyz(exchange: Exchange) -> None:
-        good, _ = core.readiness()  # the reason is for administrators: in the log, and on the metrics port
-        if not good:
-            raise unavailable("the server is not ready", after_seconds=1.0)
-        await exchange.answer(envelope.success("ready"))
-
-    async def openapi(exchange: Exchange) -> None:
-        await exchange.answer(document)
-
-    pages = {"/healthz": healthz, "/readyz": readyz, "/openapi.json": openapi}
-    return [(path, Endpoint(path, seconds=None, get=handler)) for path, handler in pages.items()]
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

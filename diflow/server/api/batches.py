@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 
 from diflow.common.clock import Clock
 from diflow.common.durations import backoff
 from diflow.common.errors import DiflowError, NotFoundError
 from diflow.server.api.cache import JobKey
 from diflow.server.http.errors import ApiError, unavailable
+from diflow.server.http.parts import Parts
 
 _MOST_JOBS: Final = 20_000
 
@@ -64,11 +66,12 @@ class JobBatches(Generic[Batch, Result]):
         self._clock = clock
         self.waiting: dict[JobKey, Batch] = {}
         """What waits, by job."""
-        self.results: LRUCache[JobKey, Result] = LRUCache(most_kept)
+        self.results: Parts[JobKey, Result] = Parts(most_kept, timer=clock.monotonic)
         """What the last write of a job has returned; may be removed at any time."""
         self.is_closing = False
         self._writers: dict[JobKey, asyncio.Task[None]] = {}
         self._began: TTLCache[JobKey, float] = TTLCache(_MOST_JOBS, pace.between_seconds, timer=clock.monotonic)
+        self._jobs_of: Counter[str] = Counter()
         self._pauses: set[asyncio.Future[Any]] = set()
 
     def __contains__(self, key: JobKey) -> bool:
@@ -76,12 +79,14 @@ class JobBatches(Generic[Batch, Result]):
         return key in self._writers
 
     def add(self, key: JobKey, batch: Batch) -> None:
-        """Have it written with what waits already of this job. Raises ApiError (503) if too many jobs wait."""
+        """Have it written with what waits already of this job. Raises ApiError (503) if too many jobs of its namespace
+        wait."""
         is_new = key not in self._writers
-        if is_new and len(self._writers) >= _MOST_JOBS:
-            raise unavailable("too many jobs report at once")
+        if is_new and self._jobs_of[key[0]] >= _MOST_JOBS:
+            raise unavailable(f"too many jobs of namespace {key[0]} report at once")
         self.waiting[key] = self._merge(self.waiting[key], batch) if key in self.waiting else batch
         if is_new:
+            self._jobs_of[key[0]] += 1
             self._writers[key] = asyncio.ensure_future(self._serve(key))
 
     async def pause(self, seconds: float) -> None:
@@ -119,6 +124,7 @@ class JobBatches(Generic[Batch, Result]):
                 failures = 0 if may_begin and await self._is_done(key) else failures + 1
         finally:
             del self._writers[key]
+            self._jobs_of -= Counter([key[0]])
 
     async def _may_begin(self, key: JobKey) -> bool:
         """Wait as `Pace.before` says. Returns False if that fails."""
@@ -147,7 +153,7 @@ class JobBatches(Generic[Batch, Result]):
         except Exception as error:
             log.error(f"{self._what} cannot be written", job=job, why=f"{type(error).__name__}: {error}")
             return True
-        self.results.pop(key, None)
+        self.results.pop(key)
         if result is not None:
-            self.results[key] = result
+            self.results.keep(key, result, tenant=key[0])
         return True

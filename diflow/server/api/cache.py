@@ -14,18 +14,24 @@ from typing import Any, Final
 
 from diflow.common import keys
 from diflow.common.clock import SYSTEM, Clock
+from diflow.common.kept import KeptBytes
+from diflow.common.memo import MIB
 from diflow.kube.api import Cluster, within
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.kube.reflector import Json, Key, Reflector, drop
+from diflow.kube.reflector import Json, Key, Reflector, drop, make_room
 from diflow.kube.reflectors import Reflectors
+from diflow.kube.sparing import Shares
 from diflow.record import untrusted
 from diflow.record.job import JobRecord, record_of
 from diflow.record.pod import PodRecord, serving_record_of
-from diflow.server.api.reading import address, served
+from diflow.server.api.reading import address, served, without_room
 from diflow.server.http import envelope
 
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
 LIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
+
+_BURST_SECONDS: Final = 0.5
+"""Of a processor, that the changes of one namespace may cost at once."""
 
 JobKey = tuple[str, str]
 """(namespace, name of the job)."""
@@ -94,19 +100,18 @@ class ServedJob:
             pod.namespace == self.namespace
             and pod.workflow == self.workflow.identity.name
             and pod.owner == self.workflow.identity.uid
-            and (self._lives(pod) is True if self._has_modules(pod) else pod.round == self.workflow.round)
+            and (self._lives(pod) is True if self._is_beside(pod) else pod.round == self.workflow.round)
             and bool(pod.round)
         )
 
-    def _has_modules(self, pod: PodRecord) -> bool:
-        """Of a v1alpha1 job, whose rounds run side by side; the coordinator is in the first one."""
-        return self.workflow.argo.modules is not None and pod.round != self.workflow.round
+    def _is_beside(self, pod: PodRecord) -> bool:
+        """It is in another round of a job whose rounds run side by side; the job itself is the first one."""
+        return self.workflow.argo.side_by_side is not None and pod.round != self.workflow.round
 
     def _lives(self, pod: PodRecord) -> bool | None:
         """Whether the replica of this pod is wanted; None if the job has no such one yet."""
-        known = self.workflow.argo.modules.replicas if self.workflow.argo.modules is not None else ()
-        place = (pod.round, pod.task, pod.index)
-        return next((not one.is_released for one in known if (one.round, one.module, one.index) == place), None)
+        known = self.workflow.argo.side_by_side
+        return known.lives(pod.round, pod.task, pod.index) if known is not None else None
 
     def had(self, pod: PodRecord) -> bool:
         """The pod belongs to an earlier round of this job."""
@@ -114,7 +119,7 @@ class ServedJob:
             return False
         if pod.workflow != self.workflow.identity.name or pod.owner != self.workflow.identity.uid:
             return (pod.workflow, pod.owner) in self.earlier
-        if self._has_modules(pod):
+        if self._is_beside(pod):
             return self._lives(pod) is False
         was, now = _rounds(pod, self.workflow)
         return 1 <= was < now
@@ -122,14 +127,15 @@ class ServedJob:
     def will_have(self, pod: PodRecord) -> bool:
         """The pod's labels name a later round of this job than the cache has: pods and Workflows have separate watches,
         and that of Workflows may be behind."""
-        if self._has_modules(pod) and self._lives(pod) is not None:
+        if self._is_beside(pod) and self._lives(pod) is not None:
             return False
         was, now = _rounds(pod, self.workflow)
         return pod.namespace == self.namespace and pod.endpoint.job == self.name and was > now >= 1
 
 
-Beside = Callable[[Json, JobRecord | PodRecord], Any]
-"""Returns what to keep beside the record of an object, None for nothing. It is called with each whole object."""
+Beside = Callable[[Json, Any, Any], Any]
+"""Returns what to keep beside the record of an object, None for nothing. It is called with each whole object, its
+record, and as much of this as is kept."""
 
 
 class Cache:
@@ -144,11 +150,15 @@ class Cache:
         *,
         namespace: str = "",
         stale_seconds: float,
+        reading_share: float = 0.25,
+        kept_mib: int = 128,
         beside: Beside = lambda *_: None,
         clock: Clock = SYSTEM,
     ) -> None:
         self._stale_seconds = stale_seconds
         self._beside = beside
+        self._shares = Shares(share=reading_share, burst=_BURST_SECONDS)
+        self._kept, self._kept_mib = KeptBytes(kept_mib * MIB), kept_mib
         space = within(namespace)
         self._lock = threading.Lock()
         self._parts: dict[JobKey, dict[str, JobRecord]] = {}
@@ -158,11 +168,12 @@ class Cache:
         self._views: dict[JobKey, ServedJob] = {}
         self._subscribers: tuple[Callable[[JobKey], None], ...] = ()
         trim, told = self._trim_workflow, self._workflow
+        given: dict[str, Any] = {"shares": self._shares, "clock": clock, **space}
         self.workflows = Reflector(
-            cluster, WORKFLOW, labels=keys.MANAGED, trim=trim, on_change=told, clock=clock, **space
+            cluster, WORKFLOW, labels=keys.MANAGED, trim=trim, on_change=told, on_gone=self._kept.forget, **given
         )
         self.pods = Reflector(
-            cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, clock=clock, **space
+            cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, reads_late=False, **given
         )
         self._all = Reflectors((self.workflows, self.pods))
 
@@ -257,13 +268,19 @@ class Cache:
 
     def _trim_workflow(self, obj: Json) -> Json:
         read = record_of(obj)
-        return {"read": served(read, obj), "beside": self._beside(obj, read)}
+        kept = served(read, obj)
+        found = {"read": kept, "beside": self._beside(obj, read, kept)}
+        key = kept.identity.namespace, kept.identity.name
+        if self._kept.admits(key, found, (kept.submitted, kept.live)):
+            return found
+        return {"read": without_room(kept, self._kept_mib), "beside": None}
 
     def _trim_pod(self, obj: Json) -> Json:
         read = serving_record_of(obj)
-        return {"read": read, "beside": self._beside(obj, read)}
+        return {"read": read, "beside": self._beside(obj, read, read)}
 
     def _workflow(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
+        make_room(self._kept, self.workflows, key, new)
         before, after = _read(old), _read(new)
         changed: set[JobKey] = set()
         with self._lock:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
-from starlette.types import Receive, Scope, Send
 
 from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import DiflowError
+from diflow.kube.api import Cluster
 from diflow.server.api.access import Access, Caller, Verb
 from diflow.server.api.cache import Cache, ServedJob
 from diflow.server.api.checks import Checks
 from diflow.server.api.discovery import Discovery
 from diflow.server.api.identity import Identity
-from diflow.server.api.modules import ModuleChanges
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
 from diflow.server.api.scale_requests import ScaleRequests, check_readable
@@ -25,11 +23,8 @@ from diflow.server.api.shards import Shards
 from diflow.server.http.buckets import Buckets
 from diflow.server.http.errors import ApiError, forbidden, gone, not_found, too_many
 from diflow.server.http.exchange import Exchange
-from diflow.server.http.frame import late
 from diflow.server.http.pool import Pool
 from diflow.server.settings import ServerSettings
-
-Handler = Callable[[Exchange], Awaitable[None]]
 
 _PROBE_SECONDS: Final = (1.0, 30.0)
 _RATED_REPLICAS: Final = 250  # a larger job may send more requests, in proportion
@@ -42,11 +37,11 @@ class Core:
     """Everything that the routes share."""
 
     settings: ServerSettings
+    cluster: Cluster
     cache: Cache
     identity: Identity
     access: Access
     scale_requests: ScaleRequests
-    modules: ModuleChanges
     reporter: Reporter
     discovery: Discovery
     writes: JobWrites
@@ -145,30 +140,3 @@ def check_not_over(view: ServedJob) -> None:
     """Raises ApiError (410) if the job has ended."""
     if view.workflow.is_over:
         raise gone(f"job {view.namespace}.{view.name} has ended")
-
-
-class Endpoint:
-    """An ASGI endpoint that calls the handler of the method, with a timeout of `seconds` (None: the handler's own)."""
-
-    def __init__(self, route: str, *, seconds: float | None, **methods: Handler) -> None:
-        self.route = route
-        self._seconds = seconds
-        self._methods = {name.upper(): handler for name, handler in methods.items()}
-        if "GET" in self._methods:
-            self._methods["HEAD"] = self._methods["GET"]
-        self.allowed = ", ".join(sorted(self._methods))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["route"] = self.route
-        handler = self._methods.get(scope["method"])
-        if handler is None:
-            raise ApiError(405, f"the methods of this path are {self.allowed}", headers={"Allow": self.allowed})
-        exchange = Exchange(scope, receive, send)
-        if self._seconds is None:
-            await handler(exchange)
-            return
-        try:
-            async with asyncio.timeout(self._seconds):
-                await handler(exchange)
-        except TimeoutError:
-            raise late() from None

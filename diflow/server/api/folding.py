@@ -97,10 +97,11 @@ def fold(
             reported = _of_pool(reported, shape)
             _add_row(rows, reported)
             fresh.add(_configuration(reported))
-        out |= {name: _rounded(dumped[name]) for name in ("progress",) if name in dumped}
+        if body.progress is not None:
+            out["progress"] = _rounded(body.progress)
         if body.is_whole:
             whole = whole or body
-        elif mine := _of_rank(report.task, body):
+        elif mine := _of_rank(report.task, dumped):
             ranks[str(rank)] = {**ranks.get(str(rank), {}), **mine}
     if "progress" not in out and _within(earlier.get("progress"), 1):
         out["progress"] = earlier["progress"]
@@ -119,12 +120,10 @@ def fold(
         text = _dump(out)
     if not shape.has_health:
         return text
-    return _dump({**out, signals.NAME: _signals(earlier, reports, shape, now, listening)})
+    return _dump({**out, signals.NAME: _signals(before, reports, shape, now, listening)})
 
 
-def _signals(
-    earlier: Mapping[str, Any], reports: Mapping[int, Report], shape: Shape, now: float, listening: float | None
-) -> Json:
+def _signals(before: str, reports: Mapping[int, Report], shape: Shape, now: float, listening: float | None) -> Json:
     signs: dict[int, Sign] = {}
     for rank, report in reports.items():
         about = report.sender if rank < 0 or report.sender is not None else rank
@@ -144,8 +143,9 @@ def _signals(
             is_alive=report.is_alive or (known is not None and known.is_alive),
         )
     replicas = sum(shape.replicas_of.values())
-    before = signals.of(earlier)
-    found = signals.folded(before, signs, round_=shape.round, replicas=replicas, now=now, listening=listening)
+    found = signals.folded(
+        signals.of(before), signs, round_=shape.round, replicas=replicas, now=now, listening=listening
+    )
     return found.text()
 
 
@@ -157,18 +157,9 @@ def written_at(text: str) -> float:
     return float(at) if _is_number(at) else 0.0
 
 
-def _of_rank(task: str, body: Profiling) -> Json:
+def _of_rank(task: str, dumped: Mapping[str, Any]) -> Json:
     """What to keep of one replica's report."""
-    given = {
-        "speed": body.speed,
-        "step": body.step,
-        "batch": body.batch,
-        "stepSeconds": body.step_seconds,
-        "syncSeconds": body.sync_seconds,
-        "memoryBytes": body.memory_bytes,
-        "gpuUtilization": body.gpu_utilization,
-    }
-    kept = {name: _rounded(value) for name, value in given.items() if value is not None}
+    kept = {name: _rounded(dumped[name]) for name in _OF_RANK if name in dumped}
     return {"task": task, **kept} if kept else {}
 
 

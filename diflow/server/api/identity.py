@@ -1,8 +1,6 @@
 """Authentication: tokens, as the API server reviews them (TokenReview).
 
-Reviews are cached under the token's digest for a short time, never beyond the token's expiry. The caches are bounded;
-invalid tokens have their own, so that a flood of them evicts no valid one. Concurrent requests with the same token
-share one review. Authorisation is in `access`.
+Reviews are kept under the token's digest, never beyond the token's expiry. Authorisation is in `access`.
 """
 
 from __future__ import annotations
@@ -10,23 +8,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cachetools import TLRUCache, TTLCache
-
 from diflow.common.clock import SYSTEM, Clock
-from diflow.common.errors import DiflowError
-from diflow.kube.api import Cluster
-from diflow.kube.kinds import TOKEN_REVIEW
 from diflow.record import untrusted
-from diflow.server.api.shared_calls import SharedCalls
-from diflow.server.http.buckets import Buckets
-from diflow.server.http.errors import from_diflow, too_many, unauthorized
-from diflow.server.http.pool import Pool
+from diflow.server.api.reviews import Found, Reviews
+from diflow.server.http.errors import unauthorized
 
 LONGEST_TOKEN: Final = 8192
+_ACCOUNT: Final = "system:serviceaccount:"
 _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 _POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 
@@ -49,6 +41,13 @@ class User:
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     audiences: tuple[str, ...] = ()
     digest: bytes = b""
+    expires: float | None = None
+    """When the token does, in seconds since 1970."""
+
+    @property
+    def tenant(self) -> str:
+        """Who bears the cost of its requests."""
+        return tenant_of(self.name)
 
     @property
     def pod(self) -> tuple[str, str]:
@@ -56,11 +55,10 @@ class User:
         return (self.extra.get(_POD_NAME) or ("",))[0], (self.extra.get(_POD_UID) or ("",))[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    user: User
-    until: float  # on the clock
-    expires: float | None  # seconds since 1970
+def tenant_of(user: str) -> str:
+    """Who bears the cost of what a user does: of a service account its namespace, as whoever can create pods there has
+    any number of them."""
+    return ":".join(user.split(":")[:3]) if user.startswith(_ACCOUNT) else user
 
 
 def claims(token: str) -> Claims:
@@ -80,112 +78,60 @@ def claims(token: str) -> Claims:
     return Claims(tuple(a for a in audiences if isinstance(a, str)), untrusted.number(payload.get("exp")))
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """How long reviews are kept, and how many."""
-
-    seconds: float = 60.0
-    denial_seconds: float = 10.0
-    most: int = 10_000
-
-
-KEPT: Final = Kept()
-
-
 class Identity:
-    """Makes TokenReviews in a pool of threads, and caches them as `kept` says.
+    """The users of tokens, by `reviews` under (the token's digest, its audience)."""
 
-    Failed reviews are limited for each address (`rate` per second, `burst` at once); successful ones do not count. For
-    one event loop.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        pool: Pool,
-        *,
-        kept: Kept = KEPT,
-        rate: float = 20.0,
-        burst: float = 100.0,
-        clock: Clock = SYSTEM,
-    ) -> None:
-        self._cluster = cluster
-        self._pool = pool
-        self._keep_seconds = kept.seconds
+    def __init__(self, reviews: Reviews[tuple[bytes, str], User], *, clock: Clock = SYSTEM) -> None:
+        self._reviews = reviews
         self._clock = clock
-        timer = clock.monotonic
-        self._known: TLRUCache[tuple[bytes, str], _Known] = TLRUCache(kept.most, lambda _, v, __: v.until, timer=timer)
-        self._denied: TTLCache[tuple[bytes, str], bool] = TTLCache(kept.most, kept.denial_seconds, timer=timer)
-        self._reviews = SharedCalls[tuple[bytes, str], User | None]()
-        self._newcomers = Buckets(rate=rate, burst=burst, clock=clock)
+
+    def known(self, token: str, *, audience: str = "") -> User | None:
+        """The user of a token that was reviewed for this audience a moment ago, else None."""
+        user = self._reviews.known((_digest(token), audience))
+        return user if user is not None and not self._is_over(user.expires) else None
 
     async def user(self, token: str, *, audience: str = "", address: str = "", said: Claims | None = None) -> User:
         """The user of a token, for this audience (by default that of the API server itself).
 
         `said` are the token's claims, if the caller has parsed them already.
 
-        Raises ApiError: 401 for an invalid token, 429 for too many failed reviews from this address, 503 if the API
-        server cannot be reached.
+        Raises ApiError: 401 for an invalid token, 429 for too many reviews from this address, 503 if the API server
+        cannot be reached.
         """
         if not token or len(token) > LONGEST_TOKEN or not token.isascii():
             raise unauthorized("this is not a token of this cluster")
         expires = (said or claims(token)).expires
-        if expires is not None and expires <= self._clock.wall():
+        if self._is_over(expires):
             raise unauthorized("the token has expired")
-        key = (hashlib.sha256(token.encode()).digest(), audience)
-        known = self._known.get(key)
-        if known is not None:
-            return known.user
-        if key in self._denied:
-            raise unauthorized("the token is not valid")
+        if (known := self.known(token, audience=audience)) is not None:
+            return known
+        digest = _digest(token)
 
-        def review() -> Coroutine[Any, Any, User | None]:
-            self.pace(address)
-            return self._ask(token, key, audience, expires, address)
+        def read(status: Any) -> Found[User] | None:
+            user = _user(status, audience, digest=digest, expires=expires)
+            most = self._reviews.keep_seconds
+            left = most if expires is None else min(most, expires - self._clock.wall())
+            return Found(user, left, user.tenant) if user is not None else None
 
-        user = await self._reviews.result(key, review)
+        spec = {"token": token, **({"audiences": [audience]} if audience else {})}
+        user = await self._reviews.result((digest, audience), spec, read, address=address, payer=address)
         if user is None:
             raise unauthorized("the token is not valid")
-        return user
-
-    def pace(self, address: str) -> None:
-        """Count a review for an address. Raises ApiError (429) if there were too many."""
-        wait = self._newcomers.take(address)
-        if wait:
-            raise too_many("too many invalid tokens or refused requests from this address", after_seconds=wait)
-
-    def refund(self, address: str) -> None:
-        """Do not count a review for an address after all, as it succeeded."""
-        self._newcomers.refund(address)
-
-    async def _ask(
-        self, token: str, key: tuple[bytes, str], audience: str, expires: float | None, address: str
-    ) -> User | None:
-        spec: dict[str, Any] = {"token": token}
-        if audience:
-            spec["audiences"] = [audience]
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-        try:
-            review = await self._pool.run(lambda: self._cluster.create(TOKEN_REVIEW, body))
-        except DiflowError as error:
-            raise from_diflow(error) from None
-        user = _user(review.get("status"), audience, digest=key[0])
-        if user is None:
-            self._denied[key] = True
-            return None
-        self.refund(address)
-        left = self._keep_seconds if expires is None else min(self._keep_seconds, expires - self._clock.wall())
-        if left > 0:
-            self._known[key] = _Known(user, self._clock.monotonic() + left, expires)
         return user
 
     async def probe(self) -> None:
         """Make a TokenReview of an invalid token. Raises DiflowError if reviews cannot be made."""
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "probe"}}
-        await self._pool.run(lambda: self._cluster.create(TOKEN_REVIEW, body))
+        await self._reviews.made({"token": "probe"})
+
+    def _is_over(self, expires: float | None) -> bool:
+        return expires is not None and expires <= self._clock.wall()
 
 
-def _user(status: Any, audience: str, *, digest: bytes) -> User | None:
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _user(status: Any, audience: str, *, digest: bytes, expires: float | None) -> User | None:
     """The user in a TokenReview's status, None if the token is not valid for this audience."""
     status = status if isinstance(status, dict) else {}
     user = status.get("user")
@@ -202,4 +148,5 @@ def _user(status: Any, audience: str, *, digest: bytes) -> User | None:
         extra={str(k): tuple(str(v) for v in values or []) for k, values in (user.get("extra") or {}).items()},
         audiences=audiences,
         digest=digest,
+        expires=expires,
     )

@@ -220,6 +220,12 @@ class ShardsRequest(_Body):
     leave: bool = Field(False, description="The worker ends: its leases are given to others at once.")
 
 
+Addresses = Annotated[
+    list[Annotated[str, Field(pattern=r"^([^:]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)?$")]],
+    Field(description='Addresses by rank; "" for a replica without one.'),
+]
+
+
 class Shard(BaseModel):
     """The samples `start` to `stop` - 1 of a data set, in an epoch (from 0). `unit` is its number over all epochs."""
 

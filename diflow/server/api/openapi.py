@@ -1,4 +1,5 @@
-"""The OpenAPI document, generated from the models: `python -m diflow.server.api.openapi > diflow/server/openapi.json`.
+"""The OpenAPI document, generated from the routes and the models that they name:
+`python -m diflow.server.api.openapi > diflow/server/openapi.json`.
 
 tests/server/api/test_schema.py checks the server's responses against it.
 """
@@ -7,43 +8,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
-from diflow.common.limits import MOST_REPLICAS
-from diflow.server.api.models import (
-    Envelope,
-    Errors,
-    Hints,
-    Leases,
-    NodeCheckAnswer,
-    NodeCheckReport,
-    Profiling,
-    ReplicasRequest,
-    ShardsRequest,
-    WrappedProfiling,
-)
+from diflow.common import contribs
+from diflow.server.api.models import Envelope, Errors
+from diflow.server.api.own import Own
+from diflow.server.api.routes import Answer, Operation, Parameter, Routes
+from diflow.server.api.v2alpha1 import V2Alpha1
 from diflow.version import __version__
 
 Json = dict[str, Any]
 
 _JSON: Final = "application/json"
 _REF: Final = "#/components/schemas/{model}"
-_MODELS: Final = (
-    ReplicasRequest,
-    Profiling,
-    WrappedProfiling,
-    ShardsRequest,
-    Leases,
-    NodeCheckReport,
-    NodeCheckAnswer,
-    Hints,
-    Envelope,
-    Errors,
-)
-_ADDRESS: Final = r"^([^:]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)?$"
 
 _DESCRIPTION: Final = """\
 The replicas of diflow's jobs, and the reports about them.
@@ -110,8 +91,10 @@ as no allocator would act on the request, and so is one that cannot be read or e
 
 A body is at most 64 KiB of JSON in UTF-8, without repeated keys, at most 32 levels deep. 50 requests per second are
 allowed for a job in the long run (50 for each 250 replicas of a job with more), and for an address 20 requests per
-second with an invalid token or without the right (429). While the server's copy of the cluster's state is older than
-90 s, the answer is 503. Most of these are settings (`DIFLOW_SERVER_...`).
+second with an invalid token or without the right, and 50 with tokens that the server does not know yet (429). Writes of
+different namespaces take turns: while one namespace has very many, its own requests wait, and may be answered with 503.
+While the server's copy of the cluster's state is older than 90 s, the answer is 503. Most of these are settings
+(`DIFLOW_SERVER_...`).
 """
 
 ERRORS: Final[dict[int, str]] = {
@@ -132,8 +115,11 @@ ERRORS: Final[dict[int, str]] = {
     503: "Try again later: the current state of the cluster is not known, or its API server cannot be reached.",
 }
 _RETRIED: Final = frozenset({429, 503})
-_OF_WRITES: Final = (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)
-_OF_MODULES: Final = (400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 501, 503)
+
+
+def tags() -> list[type[Routes]]:
+    """All routes, in the order of the document."""
+    return [V2Alpha1, *contribs.found("server.routes"), Own]
 
 
 @cache
@@ -144,20 +130,22 @@ def text() -> str:
 
 def document() -> Json:
     """The document as plain data."""
-    _, definitions = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_REF)
+    kinds = {id(kind): kind for routes in tags() for kind in _kinds(routes)}
+    made, definitions = TypeAdapter.json_schemas(
+        [(key, "validation", TypeAdapter(kind)) for key, kind in kinds.items()], ref_template=_REF
+    )
+    schema_of = {key: _tidy(schema) for (key, _), schema in made.items()}
     schemas = {name: _tidy(schema) for name, schema in sorted(definitions["$defs"].items())}
-    schemas |= _answers()
+    for answer in (each.answer for routes in tags() for each in routes.operations() if each.answer.name):
+        schemas[answer.name] = _enveloped(True, schema_of[id(answer.kind)])
+    schemas["Failure"] = _enveloped(False, {"type": "null"})
+    schemas["Refusal"] = _enveloped(False, {"anyOf": [{"type": "null"}, _ref("Errors")]})
     paths: Json = {}
-    for prefix, suffix in (("/v2alpha1/job", ""), ("/v2alpha1", "Short")):
-        paths[f"{prefix}/{{id}}/replicas"] = _replicas(suffix)
-        paths[f"{prefix}/{{id}}/profilings"] = _profilings(suffix)
-        paths[f"{prefix}/{{id}}/shards"] = _shards(suffix)
-        paths[f"{prefix}/{{id}}/checks"] = _checks(suffix)
-    paths["/v1alpha1/replicas"] = _module_replicas()
-    paths["/v1alpha1/replicas/failed"] = _failed_modules()
-    paths["/hints/{namespace}/{name}"] = _hints()
-    paths["/discover/{namespace}/{name}/{group}"] = _discover()
-    paths |= _own()
+    for routes in tags():
+        for prefix in routes.prefixes:
+            for each in routes.operations():
+                at = paths.setdefault(prefix + each.shown, _shared(routes, each, schema_of))
+                at[each.method.lower()] = _operation(routes, each, prefix, schema_of)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -168,15 +156,7 @@ def document() -> Json:
         },
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
-        "tags": [
-            {"name": "v2alpha1", "description": "A job's replicas, and its reports."},
-            {
-                "name": "v1alpha1",
-                "description": "The replicas of a coordinator. For jobs with a coordinator, of DI-orchestrator v0.x.",
-            },
-            {"name": "AdaptDL", "description": "The routes of AdaptDL's training processes."},
-            {"name": "diflow", "description": "Health, and this document."},
-        ],
+        "tags": [{"name": routes.tag, "description": routes.about} for routes in tags()],
         "paths": paths,
         "components": {
             "schemas": schemas,
@@ -203,336 +183,72 @@ def document() -> Json:
     }
 
 
-def _answers() -> Json:
-    """The envelope with each kind of data."""
-    base: Json = {"allOf": [_ref("Envelope")]}
+def _kinds(routes: type[Routes]) -> Iterator[Any]:
+    """The types of what is sent and answered."""
+    yield from (Envelope, Errors)
+    yield from (parameter.kind for parameter in routes.parameters)
+    for each in routes.operations():
+        yield from (parameter.kind for parameter in each.parameters)
+        yield from (kind for kind in (each.body, each.answer.kind) if kind is not ...)
 
-    def with_data(success: bool, data: Json) -> Json:
-        return {
-            **base,
-            "properties": {"success": {"const": success}, "code": {"const": 0 if success else 1}, "data": data},
-            "required": ["success", "code", "message", "data"],
-        }
 
-    address = {"type": "string", "pattern": _ADDRESS}
+def _enveloped(success: bool, data: Json) -> Json:
+    """The envelope with data of this kind."""
     return {
-        "Done": with_data(True, {"type": "null"}),
-        "Replicas": with_data(
-            True,
-            {"type": "array", "items": address, "description": 'Addresses by rank; "" for a replica without one.'},
-        ),
-        "Modules": with_data(True, _ref("ModuleReplicas")),
-        "AnyModules": with_data(
-            True,
-            {
-                "anyOf": [
-                    _ref("ModuleReplicas"),
-                    {"type": "array", "items": _ref("ModuleReplicas")},
-                ]
-            },
-        ),
-        "ModuleReplicas": {
-            "type": "object",
-            "description": "The replicas of a coordinator or an aggregator, as `host:port`.",
-            "properties": {
-                "namespace": {"type": "string"},
-                "coordinator": {"type": "string", "description": "The pod of the coordinator or the aggregator."},
-                "collectors": {"type": "array", "items": {"type": "string"}},
-                "learners": {"type": "array", "items": {"type": "string"}, "description": "Aggregators, too."},
-            },
-            "required": ["namespace", "coordinator", "collectors", "learners"],
-        },
-        "ModulesRequest": _modules_request(),
-        "WantedModules": _wanted_modules(),
-        "FailedRequest": _failed_request(),
-        "Shards": with_data(True, _ref("Leases")),
-        "NodeCheck": with_data(True, _ref("NodeCheckAnswer")),
-        "Failure": with_data(False, {"type": "null"}),
-        "Refusal": with_data(False, {"anyOf": [{"type": "null"}, _ref("Errors")]}),
+        "allOf": [_ref("Envelope")],
+        "properties": {"success": {"const": success}, "code": {"const": 0 if success else 1}, "data": data},
+        "required": ["success", "code", "message", "data"],
     }
 
 
-def _replicas(suffix: str) -> Json:
-    key = {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "required": False,
-        "description": "Text that the caller chooses. A request that is sent again with the same key is carried out "
-        "once. The last 64 keys of a job are stored.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
-    }
-    changes: Json = {"answer": "Done", "errors": _OF_WRITES, "body": _ref("ReplicasRequest"), "parameters": [key]}
+def _shared(routes: type[Routes], each: Operation, schema_of: dict[int, Json]) -> Json:
+    """What all methods of a path have in common: its parameters."""
+    found = [_parameter(one, schema_of) for one in routes.parameters_of(each)]
+    return {"parameters": found} if found else {}
+
+
+def _parameter(given: Parameter, schema_of: dict[int, Json]) -> Json:
     return {
-        "parameters": [_id()],
-        "get": _operation(
-            f"getReplicas{suffix}",
-            "The addresses of a job's replicas",
-            "`podIP:port`, by rank over the whole job: the container port named `di-port`, else 22270.",
-            answer="Replicas",
-            errors=(400, 401, 403, 404, 405, 409, 410, 429, 500, 503),
-        ),
-        "post": _operation(
-            f"addReplicas{suffix}",
-            "Request more replicas",
-            "For a preemptible job this changes the most that the allocator may give it, within its minimum and "
-            "maximum.",
-            **changes,
-        ),
-        "delete": _operation(
-            f"deleteReplicas{suffix}",
-            "Request fewer replicas",
-            "The task's replicas with the highest ranks are removed, each with its grace period.",
-            **changes,
-        ),
+        "name": given.name,
+        "in": given.where,
+        "required": given.where == "path",
+        **({"description": given.description} if given.description else {}),
+        "schema": schema_of[id(given.kind)],
+        **({"example": given.example} if given.example else {}),
     }
 
 
-def _profilings(suffix: str) -> Json:
-    made = _operation(
-        f"reportProfilings{suffix}",
-        "Report about a replica's work",
-        "Under `data` or bare. Of each rank the newest report counts.",
-        answer="Done",
-        errors=_OF_WRITES,
-        body={"anyOf": [_ref("WrappedProfiling"), _ref("Profiling")]},
-    )
-    return {"parameters": [_id()], "post": made}
-
-
-def _shards(suffix: str) -> Json:
-    made = _operation(
-        f"leaseShards{suffix}",
-        "Report shards done, and lease shards",
-        "For the pods of the job. The answer names all shards that the worker has, and is sent when that is stored. A "
-        "request that is sent again has the same effect.",
-        answer="Shards",
-        errors=_OF_WRITES,
-        body=_ref("ShardsRequest"),
-    )
-    return {"parameters": [_id()], "post": made}
-
-
-def _checks(suffix: str) -> Json:
-    made = _operation(
-        f"reportNodeCheck{suffix}",
-        "Report the result of a node check",
-        "For the pods of the job, before their work begins. A request that is sent again has the same effect.",
-        answer="NodeCheck",
-        errors=_OF_WRITES,
-        body=_ref("NodeCheckReport"),
-    )
-    return {"parameters": [_id()], "post": made}
-
-
-def _module_replicas() -> Json:
-    def query(name: str, description: str) -> Json:
-        return {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
-
-    of_modules: Json = {"tag": "v1alpha1", "errors": _OF_MODULES}
-    return {
-        "get": _operation(
-            "getModules",
-            "The replicas of a coordinator or an aggregator",
-            "Without either: of all coordinators of the namespace, or of all namespaces, as a list. Another parameter "
-            "is an error.",
-            answer="AnyModules",
-            parameters=[
-                query("namespace", "The namespace of the job."),
-                query("coordinator", "The name of the coordinator's pod."),
-                query("aggregator", "The name of an aggregator's pod: its ddp learners."),
-                query("name", "The name of the pod of either."),
-            ],
-            **of_modules,
-        ),
-        "post": _operation(
-            "createModules",
-            "Add replicas to a coordinator",
-            "A learner with more than one GPU becomes an aggregator with ddp learners.",
-            answer="Modules",
-            body=_ref("ModulesRequest"),
-            **of_modules,
-        ),
-        "delete": _operation(
-            "deleteModules",
-            "Remove replicas of a coordinator",
-            "First those that do not run yet, then the newest.",
-            answer="Modules",
-            body=_ref("ModulesRequest"),
-            **of_modules,
-        ),
-    }
-
-
-def _failed_modules() -> Json:
-    made = _operation(
-        "replaceModules",
-        "Replace replicas that have failed",
-        "The answer has those in their place.",
-        tag="v1alpha1",
-        answer="Modules",
-        errors=_OF_MODULES,
-        body=_ref("FailedRequest"),
-    )
-    return {"post": made}
-
-
-def _wanted_modules() -> Json:
-    quantity = {"anyOf": [{"type": kind} for kind in ("string", "number", "null")]}
-    return {
-        "type": "object",
-        "description": "How many replicas, and what each requests: quantities of Kubernetes, such as 2, 500m or 4Gi.",
-        "properties": {
-            "replicas": {"anyOf": [{"type": "integer", "maximum": MOST_REPLICAS}, {"type": "null"}]},
-            **dict.fromkeys(("cpus", "gpus", "memory"), quantity),
-        },
-    }
-
-
-def _modules_request() -> Json:
-    wanted = {"anyOf": [_ref("WantedModules"), {"type": "null"}]}
-    return {
-        "type": "object",
-        "description": "Keys match in any case.",
-        "properties": {**_coordinator(), "collectors": wanted, "learners": wanted},
-        "required": ["namespace", "coordinator"],
-        "example": {
-            "namespace": "default",
-            "coordinator": "cartpole-coordinator",
-            "collectors": {"replicas": 2, "cpus": "0.5", "gpus": "0", "memory": "1Gi"},
-        },
-    }
-
-
-def _failed_request() -> Json:
-    names = {
-        "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
-        "description": "Names of pods, or `host:port`.",
-    }
-    return {
-        "type": "object",
-        "description": "Keys match in any case.",
-        "properties": {**_coordinator(), "collectors": names, "learners": names},
-        "required": ["namespace", "coordinator"],
-    }
-
-
-def _coordinator() -> Json:
-    return {
-        "namespace": {"type": "string"},
-        "coordinator": {"type": "string", "description": "The name of the coordinator's pod."},
-    }
-
-
-def _hints() -> Json:
-    made = _operation(
-        "putHints",
-        "Hints of rank 0 for the scheduler",
-        tag="AdaptDL",
-        answer={"description": "Accepted. The body is empty."},
-        errors=(400, 401, 403, 404, 405, 410, 413, 415, 422, 429, 500, 503),
-        body=_ref("Hints"),
-    )
-    return {"parameters": [_path("namespace"), _path("name")], "put": made}
-
-
-def _discover() -> Json:
-    group = {
-        "name": "group",
-        "in": "path",
-        "required": True,
-        "description": "How often the job has restarted: 0 in its first round.",
-        "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
-    }
-    timeout = {
-        "name": "timeout",
-        "in": "query",
-        "required": False,
-        "description": "The most seconds to wait; the server limits it further.",
-        "schema": {"type": "integer", "minimum": 0, "maximum": 999_999, "default": 30},
-    }
-    addresses = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
-    made = _operation(
-        "discover",
-        "Wait for the addresses of all replicas",
-        "The list of addresses by rank, without ports and without the envelope.",
-        tag="AdaptDL",
-        answer={"description": "All addresses.", "headers": _headers(200), "content": {_JSON: {"schema": addresses}}},
-        errors=(400, 401, 403, 404, 405, 408, 410, 429, 500, 503),
-        parameters=[timeout],
-    )
-    return {"parameters": [_path("namespace"), _path("name"), group], "get": made}
-
-
-def _own() -> Json:
-    def page(name: str, summary: str, answer: Json, *errors: int) -> Json:
-        return {"get": _operation(name, summary, tag="diflow", answer=answer, errors=errors, security=[])}
-
-    ready = {"description": "Ready.", "content": {_JSON: {"schema": _ref("Done")}}}
-    itself = {"description": "The document.", "content": {_JSON: {"schema": {"type": "object"}}}}
-    return {
-        "/healthz": page("healthz", "Whether the server runs", {"description": "It runs. The body is empty."}, 405),
-        "/readyz": page("readyz", "Whether requests can be answered", ready, 405, 503),
-        "/openapi.json": page("openapi", "This document", itself, 405),
-    }
-
-
-def _operation(
-    name: str,
-    summary: str,
-    description: str = "",
-    *,
-    tag: str = "v2alpha1",
-    answer: str | Json,
-    errors: tuple[int, ...],
-    body: Json | None = None,
-    **more: Any,
-) -> Json:
-    """One method of a path. `answer`: the name of the schema of a success, or the whole response."""
-    if isinstance(answer, str):
-        content = {_JSON: {"schema": _ref(answer)}}
-        answer = {"description": "Done.", "headers": _headers(200), "content": content}
-    responses = {"200": {**answer, "headers": _headers(200)}}
-    for status in errors:
-        schema = _ref("Refusal" if status == 422 else "Failure")
-        content = {_JSON: {"schema": schema}}
+def _operation(routes: type[Routes], each: Operation, prefix: str, schema_of: dict[int, Json]) -> Json:
+    """One method of a path."""
+    responses = {"200": {"description": each.answer.description, "headers": _headers(200)}}
+    if each.answer.kind is not ...:
+        responses["200"]["content"] = {_JSON: {"schema": _answered(each.answer, schema_of)}}
+    for status in sorted(each.errors):
+        content = {_JSON: {"schema": _ref("Refusal" if status == 422 else "Failure")}}
         responses[str(status)] = {"description": ERRORS[status], "headers": _headers(status), "content": content}
+    body = {"required": True, "content": {_JSON: {"schema": schema_of[id(each.body)]}}}
     return {
-        "operationId": name,
-        "tags": [tag],
-        "summary": summary,
-        **({"description": description} if description else {}),
-        **more,
-        **({"requestBody": {"required": True, "content": {_JSON: {"schema": body}}}} if body else {}),
+        "operationId": each.name + routes.prefixes[prefix],
+        "tags": [routes.tag],
+        "summary": each.summary,
+        **({"description": each.description} if each.description else {}),
+        **({"parameters": [_parameter(one, schema_of) for one in each.parameters]} if each.parameters else {}),
+        **({} if routes.needs_token else {"security": []}),
+        **({"requestBody": body} if each.body is not None else {}),
         "responses": responses,
     }
+
+
+def _answered(answer: Answer, schema_of: dict[int, Json]) -> Json:
+    return _ref(answer.name) if answer.name else schema_of[id(answer.kind)]
 
 
 def _ref(model: str) -> Json:
     return {"$ref": _REF.format(model=model)}
 
 
-def _id() -> Json:
-    return {
-        "name": "id",
-        "in": "path",
-        "required": True,
-        "description": "The job: `namespace.name`, `namespace.name.generation`, or `namespace/name` (escaped). The "
-        "generation is the number of the current round.",
-        "schema": {"type": "string", "pattern": r"^[a-z0-9-]+\.[a-z0-9-]+(\.[0-9]{1,9})?$"},
-        "example": "default.cartpole",
-    }
-
-
-def _path(name: str) -> Json:
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
-    }
-
-
 def _headers(status: int) -> Json:
+    """The headers of a response."""
     out: Json = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
     if status in _RETRIED:
         out["Retry-After"] = {"$ref": "#/components/headers/RetryAfter"}

@@ -13,11 +13,12 @@ from diflow.common.errors import InvalidError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.record import untrusted
+from diflow.record.identity import Identity
 from diflow.record.job import JobRecord
 from diflow.server.api.reading import served_record_of
 
 Json = dict[str, Any]
-Change = Callable[[JobRecord, Json | None], tuple[str, list[Json]] | None]
+Change = Callable[[JobRecord], tuple[str, list[Json]] | None]
 
 _TRIES: Final = 4
 _VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
@@ -37,13 +38,17 @@ class OwnWrite:
     @classmethod
     def of(cls, read: JobRecord, text: str, answer: Mapping[str, Any]) -> Self:
         """The write of `text` to which the API server has answered with this object."""
-        version = untrusted.sub(answer, "metadata").get("resourceVersion")
-        return cls(read.identity.uid, text, untrusted.whole(version, digits=_VERSION_DIGITS) or 0)
+        return cls(read.identity.uid, text, _number(Identity.of(answer)) or 0)
 
     def is_newer(self, read: JobRecord) -> bool:
         """Whether the Workflow was read before this write."""
-        known = untrusted.whole(read.identity.version, digits=_VERSION_DIGITS)
+        known = _number(read.identity)
         return self.uid == read.identity.uid and known is not None and known < self.version
+
+
+def _number(read: Identity) -> int | None:
+    """The version as a number."""
+    return untrusted.whole(read.version, digits=_VERSION_DIGITS)
 
 
 def can_be_tested(text: str) -> bool:
@@ -61,12 +66,11 @@ def patch(read: JobRecord, path: str, value: Any, *tests: tuple[str, Any]) -> li
 def merged(cluster: Cluster, read: JobRecord, change: Change) -> OwnWrite | None:
     """Write a text. If the patch is refused, as another server has changed the text meanwhile, it is made again.
 
-    `change` takes the Workflow as it was read, and the whole object if it had to be read again; it returns the text and
-    the patch, None if nothing has to be written. Raises DiflowError.
+    `change` takes the Workflow as it was read, and returns the text and the patch, None if nothing has to be written.
+    Raises DiflowError.
     """
-    found: Json | None = None
     for attempt in range(_TRIES):
-        made = change(read, found)
+        made = change(read)
         if made is None:
             return None
         text, body = made
@@ -83,6 +87,5 @@ def merged(cluster: Cluster, read: JobRecord, change: Change) -> OwnWrite | None
         except InvalidError:
             if attempt + 1 == _TRIES:
                 raise
-        found = cluster.get(WORKFLOW, read.identity.name, namespace=read.identity.namespace)
-        read = served_record_of(found)
+        read = served_record_of(cluster.get(WORKFLOW, read.identity.name, namespace=read.identity.namespace))
     raise AssertionError("unreachable")

@@ -30,12 +30,11 @@ class _Turn:
 
 
 class JobWrites:
-    """Writes in a pool of threads, at most one at a time for each job. For one event loop."""
+    """Writes in a pool of threads, at most one at a time for each job; namespaces take turns. For one event loop."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._turns: dict[JobKey, _Turn] = {}
-        self._running: set[asyncio.Task[object]] = set()
 
     @property
     def jobs(self) -> int:
@@ -44,7 +43,7 @@ class JobWrites:
 
     @property
     def busy(self) -> int:
-        """The number of running writes of all jobs."""
+        """The number of running writes of all jobs, and of those that wait for their turn alone."""
         return self._pool.busy
 
     def waiting(self, namespace: str, job: str) -> int:
@@ -70,24 +69,19 @@ class JobWrites:
             raise
         finally:
             turn.waiting -= 1
-        task = asyncio.ensure_future(self._locked(key, turn, call))
-        self._running.add(task)
-        task.add_done_callback(self._done)
-        return await asyncio.shield(task)
-
-    async def _locked(self, key: JobKey, turn: _Turn, call: Callable[[], Result]) -> Result:
         try:
-            return await self._pool.run(call)
-        finally:
-            turn.lock.release()
-            self._leave(key, turn)
+            running = await self._pool.begin(call, tenant=key[0])
+        except BaseException:
+            self._end(key, turn)
+            raise
+        running.add_done_callback(lambda _: self._end(key, turn))
+        return await asyncio.shield(running)
+
+    def _end(self, key: JobKey, turn: _Turn) -> None:
+        turn.lock.release()
+        self._leave(key, turn)
 
     def _leave(self, key: JobKey, turn: _Turn) -> None:
         turn.users -= 1
         if not turn.users:
             del self._turns[key]
-
-    def _done(self, task: asyncio.Task[object]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved here: the caller may be gone

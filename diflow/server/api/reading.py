@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from diflow.record import modules
-from diflow.record.job import JobRecord, Notes, Texts, record_of
+from diflow.record import side_by_side
+from diflow.record.job import FORGOTTEN, JobRecord, Notes, Texts, record_of
 
 
 def served_record_of(obj: Mapping[str, Any]) -> JobRecord:
@@ -19,20 +19,30 @@ def served_record_of(obj: Mapping[str, Any]) -> JobRecord:
 
 
 def served(found: JobRecord, obj: Mapping[str, Any]) -> JobRecord:
-    """The record of this Workflow with its modules, and without what the server does not need."""
-    known = modules.read(obj)
+    """The record of this Workflow with what runs beside its first round, and without what the server does not need."""
+    known = side_by_side.read(obj)
     return replace(
         found,
         submitted=found.submitted.trimmed,
         wishes=replace(found.wishes, desired={}, requests=()),
         notes=Notes(excluded=found.notes.excluded, pool=found.notes.pool),
-        argo=found.argo if known is None else replace(found.argo, modules=known),
+        course=FORGOTTEN,
+        argo=found.argo if known is None else replace(found.argo, side_by_side=known),
         texts=Texts(
-            check_text=found.texts.check_text if found.spec.node_check is not None else "",
+            check_text=found.texts.check_text if found.spec.node_check is not None else None,
             report=found.texts.report,
             report_at=found.texts.report_at,
         ),
     )
+
+
+def without_room(found: JobRecord, most_mib: int) -> JobRecord:
+    """What is kept of a job if its namespace has no room for more: who it is."""
+    why = (
+        f"the jobs of namespace {found.identity.namespace} fill the {most_mib} MiB of memory that the server keeps for "
+        "one namespace: nothing is known of this one until others of them are deleted or smaller"
+    )
+    return JobRecord(found.identity, chain=found.chain, terms=found.terms, problem=found.problem or why)
 
 
 def address(host: str, port: int) -> str:

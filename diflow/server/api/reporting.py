@@ -23,7 +23,7 @@ from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.common.deadlines import Deadlines
 from diflow.kube.api import Cluster
-from diflow.record import signals, untrusted
+from diflow.record import signals
 from diflow.record.job import JobRecord
 from diflow.record.signals import BEAT_SECONDS, BREAK_SECONDS
 from diflow.server.api.batches import JobBatches, Pace
@@ -31,17 +31,15 @@ from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.api.folding import Report, Shape, fold, written_at
 from diflow.server.api.models import Profiling
 from diflow.server.api.own_writes import OwnWrite, can_be_tested, merged, patch
-from diflow.server.api.turns import Turns
 from diflow.server.http.errors import ApiError
 from diflow.server.http.pool import Pool
+from diflow.server.http.turns import Turns
 
 _LISTEN_SECONDS: Final = 1.0
 # How much later than it is due, for the server that wrote last, and for the others.
 _MINE_SECONDS: Final = (0.0, 2.0)
 _OTHERS_SECONDS: Final = (4.0, 8.0)
 _LATEST_SECONDS: Final = 5.0
-# So many seconds of the common rate may be used at once after a pause.
-_BURST_SECONDS: Final = 2.0
 _MOST_JOBS: Final = 20_000
 # The share of one CPU below which a container counts as idle: a process that only waits uses a little for its timers.
 _IDLE: Final = 0.01
@@ -82,18 +80,18 @@ def _merge(earlier: _Batch, later: _Batch) -> _Batch:
 
 
 class Reporter:
-    """Accepts and writes reports. `between_seconds` is the shortest time between two writes of one job, `rate` the
-    most writes a second of all jobs. For one event loop."""
+    """Accepts and writes reports. `between_seconds` is the shortest time between two writes of one job; the namespaces
+    take `turns` at writes. For one event loop."""
 
     def __init__(
-        self, cluster: Cluster, cache: Cache, pool: Pool, *, between_seconds: float, rate: float, clock: Clock
+        self, cluster: Cluster, cache: Cache, pool: Pool, *, between_seconds: float, turns: Turns, clock: Clock
     ) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._pool = pool
         self._between_seconds = between_seconds
         self._clock = clock
-        self._turns = Turns(rate=rate, burst=_BURST_SECONDS * rate, clock=clock)
+        self._turns = turns
         self._vitals: dict[JobKey, dict[int, _Vitals]] = {}
         self._beats: dict[JobKey, tuple[str, float]] = {}
         self._listening: float | None = None
@@ -165,7 +163,7 @@ class Reporter:
         self._beats = beats
         self._vitals = {key: vitals for key, vitals in self._vitals.items() if key in beats}
         for key in gone:
-            self.batches.results.pop(key, None)
+            self.batches.results.pop(key)
 
     def _next_beat(self, key: JobKey, view: ServedJob, deadlines: Deadlines, now: float) -> tuple[str, float]:
         """(the stored text, when this server writes after it that it listens).
@@ -223,7 +221,7 @@ class Reporter:
         view = self._cache.job(*key)
         if view is None or view.workflow.has_ended or view.workflow.round != batch.round:
             return last  # the replicas that reported are gone
-        return await self._pool.run(lambda: self._put(view, batch, last))
+        return await self._pool.run(lambda: self._put(view, batch, last), tenant=key[0])
 
     def _put(self, view: ServedJob, batch: _Batch, last: OwnWrite | None) -> OwnWrite | None:
         """Merge the reports into the parameter, and write it unless another server has changed it meanwhile; in a
@@ -236,7 +234,7 @@ class Reporter:
         if last is not None and last.is_newer(read):
             read = replace(read, texts=replace(read.texts, report=last.text))
 
-        def change(read: JobRecord, _: Any) -> tuple[str, list[dict[str, Any]]] | None:
+        def change(read: JobRecord) -> tuple[str, list[dict[str, Any]]] | None:
             now = self._clock.wall()
             if read.has_ended or read.round != batch.round:
                 return None
@@ -260,7 +258,7 @@ def shape(view: ServedJob, read: JobRecord | None = None) -> Shape:
 
 def _due(view: ServedJob, deadlines: Deadlines) -> float:
     """When it has to be written of this job that a server listens."""
-    found = signals.of(untrusted.mapping(view.workflow.texts.report or ""))
+    found = signals.of(view.workflow.texts.report or "")
     began = (pod.created for pod in view.members if pod is not None)
     return signals.next_write(found, deadlines, round_=view.workflow.round, began=began)
 

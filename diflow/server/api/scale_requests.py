@@ -17,14 +17,13 @@ from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
 from diflow.common.limits import MOST_REPLICAS
 from diflow.jobs import parts
-from diflow.jobs.replica_ranges import check_size, with_number
-from diflow.jobs.scale_requests import check_hostnames, check_scalable, scaled
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.record import chain
 from diflow.record.job import JobRecord, record_of
-from diflow.record.notes import Noted, Notes
-from diflow.record.ranges import Bounds, elastic, scales, submitted_range
+from diflow.record.requests.changes import check_hostnames, check_scalable, check_size, scaled, with_number
+from diflow.record.requests.notes import Noted, Notes
+from diflow.record.requests.ranges import Bounds, elastic, scales, submitted_range
 from diflow.server.api.cache import Cache
 from diflow.server.http.errors import (
     ApiError,

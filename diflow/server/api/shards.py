@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -26,18 +26,15 @@ from diflow.common.errors import (
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.record import untrusted
+from diflow.record.namespace.shards import KEY, StoredLedger, name_of
 from diflow.record.pod import PodRecord
 from diflow.server.api.batches import JobBatches, Pace
 from diflow.server.api.cache import Cache, JobKey, ServedJob
 from diflow.server.http.errors import ApiError, conflict, from_diflow, unavailable
 from diflow.server.http.pool import Pool
+from diflow.server.http.turns import Turns
 from diflow.shards.ledger import GRACE_SECONDS, MOST_BYTES, Answer, Ask, Ledger, Living
 
-Json = dict[str, Any]
-
-PREFIX: Final = "diflow-shards-"
-
-_KEY: Final = "ledger"
 _TRIES: Final = 8
 _MOST_WAITING: Final = 4096
 _MOST_JOBS: Final = 256  # whose ledgers are kept: at most 64 MiB
@@ -65,22 +62,17 @@ def _merge(earlier: _Batch, later: _Batch) -> _Batch:
     return earlier
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    version: str
-    text: str
-    owners: frozenset[str]
-
-
 class Shards:
-    """The requests for shards of all jobs. For one event loop."""
+    """The requests for shards of all jobs, at whose writes the namespaces take `turns`. For one event loop."""
 
-    def __init__(self, cluster: Cluster, cache: Cache, pool: Pool, *, between_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self, cluster: Cluster, cache: Cache, pool: Pool, *, between_seconds: float, turns: Turns, clock: Clock
+    ) -> None:
         self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._pool = pool
         self._clock = clock
-        pace = Pace(between_seconds)
+        pace = Pace(between_seconds, before=lambda key: turns.wait(key[0]))
         self.batches = JobBatches(self._serve, _merge, what="shards", pace=pace, clock=clock, most_kept=_MOST_JOBS)
 
     async def ask(self, view: ServedJob, ask: Ask, pod: PodRecord) -> Answer:
@@ -98,11 +90,11 @@ class Shards:
         self.batches.add(key, _Batch(view, [waiting]))
         return await waiting.answered
 
-    async def _serve(self, _: JobKey, batch: _Batch, stored: _Stored | None) -> _Stored | None:
+    async def _serve(self, key: JobKey, batch: _Batch, stored: StoredLedger | None) -> StoredLedger | None:
         """Answer the requests. Returns what is stored now, None if that is not known."""
         results: list[Answer | ApiError]
         try:
-            results, stored = await self._pool.run(lambda: self._write(batch, stored))
+            results, stored = await self._pool.run(lambda: self._write(batch, stored), tenant=key[0])
         except ApiError as error:
             results, stored = [error] * len(batch.waiting), None
         except Exception:
@@ -119,7 +111,7 @@ class Shards:
 
     # --- in a thread ----------------------------------------------------------------------------------------------
 
-    def _write(self, batch: _Batch, stored: _Stored | None) -> tuple[list[Answer | ApiError], _Stored | None]:
+    def _write(self, batch: _Batch, stored: StoredLedger | None) -> tuple[list[Answer | ApiError], StoredLedger | None]:
         """Carry out the requests on the stored ledger, and store it. Raises ApiError."""
         view = batch.view
         for _ in range(_TRIES):
@@ -144,8 +136,8 @@ class Shards:
                 ) from None
             except InvalidError as error:  # somebody has made it immutable, or it has other data
                 raise conflict(
-                    f"ConfigMap {PREFIX}{view.name} cannot be written ({error.message}): delete it to begin again with "
-                    "all shards"
+                    f"ConfigMap {name_of(view.name)} cannot be written ({error.message}): delete it to begin again "
+                    "with all shards"
                 ) from None
             except DiflowError as error:  # whether it was stored is not known
                 raise from_diflow(error) from None
@@ -158,44 +150,34 @@ class Shards:
         asks = [replace(one.ask, wants=0) if latest.had(one.pod) else one.ask for one in batch]
         return [_one(ledger, ask, now, living) for ask in asks]
 
-    def _read(self, view: ServedJob) -> _Stored:
-        found = self._cluster.find(CONFIG_MAP, PREFIX + view.name, namespace=view.namespace)
-        if found is None:
-            return _Stored("", "", frozenset())
-        metadata = untrusted.sub(found, "metadata")
-        owners = {str(one.get("uid")) for one in untrusted.mappings(metadata.get("ownerReferences"))}
-        mine = {view.workflow.identity.uid, *(uid for _, uid in view.earlier)}
-        text = untrusted.sub(found, "data").get(_KEY)
-        # That of a former job of this name: it will be deleted with that job, and counts for nothing.
-        return _Stored(
-            str(metadata.get("resourceVersion")),
-            text if owners & mine and isinstance(text, str) else "",
-            frozenset(owners & mine),
-        )
+    def _read(self, view: ServedJob) -> StoredLedger:
+        found = self._cluster.find(CONFIG_MAP, name_of(view.name), namespace=view.namespace)
+        workflows = {view.workflow.identity.uid, *(uid for _, uid in view.earlier)}
+        return StoredLedger() if found is None else StoredLedger.read(found, workflows)
 
-    def _store(self, view: ServedJob, stored: _Stored, text: str) -> _Stored:
+    def _store(self, view: ServedJob, stored: StoredLedger, text: str) -> StoredLedger:
+        workflow, name = view.workflow.identity, name_of(view.name)
         owner = {
-            "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
+            "apiVersion": WORKFLOW.api_version,
             "kind": WORKFLOW.name,
-            "name": view.workflow.identity.name,
-            "uid": view.workflow.identity.uid,
+            "name": workflow.name,
+            "uid": workflow.uid,
         }
-        name = PREFIX + view.name
-        body: Json = {
+        version = {"resourceVersion": stored.version} if stored.version else {}
+        body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": name, "ownerReferences": [owner]},
-            "data": {_KEY: text},
+            "metadata": {"name": name, "ownerReferences": [owner], **version},
+            "data": {KEY: text},
         }
-        if stored.version:
-            body["metadata"]["resourceVersion"] = stored.version
+        if not stored.version:
+            made = self._cluster.create(CONFIG_MAP, body, namespace=view.namespace, manager=keys.SERVER)
+        else:
             try:
                 made = self._cluster.replace(CONFIG_MAP, name, body, namespace=view.namespace, manager=keys.SERVER)
             except NotFoundError as error:
                 raise ConflictError(str(error)) from None  # deleted meanwhile
-        else:
-            made = self._cluster.create(CONFIG_MAP, body, namespace=view.namespace, manager=keys.SERVER)
-        return _Stored(str(made["metadata"]["resourceVersion"]), text, frozenset({view.workflow.identity.uid}))
+        return StoredLedger.read(made, {workflow.uid})
 
     def _living(self, view: ServedJob) -> Living:
         """The pods that have not ended, as of when the copy of the pods was last known to be complete.
@@ -206,7 +188,7 @@ class Shards:
         return Living(self._cache.living(view.namespace, view.name), as_of)
 
 
-def _parse(view: ServedJob, stored: _Stored) -> Ledger:
+def _parse(view: ServedJob, stored: StoredLedger) -> Ledger:
     if not stored.text:
         return Ledger()
     try:
@@ -214,7 +196,7 @@ def _parse(view: ServedJob, stored: _Stored) -> Ledger:
             raise ValueError("is too long")
         return Ledger.read(untrusted.load(stored.text))
     except ValueError as error:
-        raise conflict(f"ConfigMap {PREFIX}{view.name} {error}: delete it to begin again with all shards") from None
+        raise conflict(f"ConfigMap {name_of(view.name)} {error}: delete it to begin again with all shards") from None
 
 
 def _one(ledger: Ledger, ask: Ask, now: float, living: Living) -> Answer | ApiError:

@@ -7,13 +7,30 @@ current round: a request with another one is about pods that are gone.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from diflow.common.errors import InvalidError
 from diflow.record import untrusted
-from diflow.server.api.core import Core, Endpoint, check_not_over
+from diflow.server.api.access import Caller
+from diflow.server.api.cache import ServedJob
+from diflow.server.api.core import check_not_over
 from diflow.server.api.folding import WHOLE, Report
-from diflow.server.api.models import Model, NodeCheckReport, Profiling, ReplicasRequest, ShardsRequest, validate
+from diflow.server.api.models import (
+    Addresses,
+    Leases,
+    Model,
+    NodeCheckAnswer,
+    NodeCheckReport,
+    Profiling,
+    ReplicasRequest,
+    ShardsRequest,
+    WrappedProfiling,
+    validate,
+)
+from diflow.server.api.routes import Answer, Parameter, Routes, operation
 from diflow.server.api.scale_requests import ScaleRequest, check_generation
 from diflow.server.http import envelope
 from diflow.server.http.errors import Fault, bad_request, forbidden, gone, not_found, unprocessable
@@ -22,8 +39,21 @@ from diflow.server.http.strictjson import not_finite
 from diflow.shards.dataset import Dataset
 from diflow.shards.ledger import Ask
 
-PREFIXES: Final = ("/v2alpha1/job", "/v2alpha1")
-"""With and without `/job`: existing clients use both. The longer one is matched first."""
+_ID: Final = Parameter(
+    "id",
+    "path",
+    Annotated[str, Field(pattern=r"^[a-z0-9-]+\.[a-z0-9-]+(\.[0-9]{1,9})?$")],
+    "The job: `namespace.name`, `namespace.name.generation`, or `namespace/name` (escaped). The generation is the "
+    "number of the current round.",
+    example="default.cartpole",
+)
+_IDEMPOTENCY_KEY: Final = Parameter(
+    "Idempotency-Key",
+    "header",
+    Annotated[str, Field(min_length=1, max_length=255, pattern="^[!-~]+$")],
+    "Text that the caller chooses. A request that is sent again with the same key is carried out once. The last 64 "
+    "keys of a job are stored.",
+)
 
 _KEY: Final = re.compile(r"[!-~]{1,255}")
 _SLASHED: Final = re.compile(r"[^/.]+/[^/.]+")
@@ -46,42 +76,42 @@ def parse_id(text: str) -> tuple[str, str, str | None]:
     raise bad_request(f"job id {text} must be in namespace.name format")
 
 
-class V2Alpha1:
+class V2Alpha1(Routes):
     """The handlers. They have no state."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    tag, about = "v2alpha1", "A job's replicas, and its reports."
+    # With and without `/job`: existing clients use both. The longer one is matched first.
+    prefixes = {"/v2alpha1/job": "", "/v2alpha1": "Short"}  # noqa: RUF012
+    parameters = (_ID,)
 
-    def endpoints(self) -> list[tuple[str, Endpoint]]:
-        """(pattern of the route, endpoint), the most frequent first."""
-        seconds = self._core.settings.body_seconds + self._core.settings.answer_seconds
-        out = []
-        for prefix in PREFIXES:
-            for what, methods in (
-                ("replicas", {"get": self.get, "post": self.add, "delete": self.delete}),
-                ("profilings", {"post": self.report}),
-                ("shards", {"post": self.shards}),
-                ("checks", {"post": self.check}),
-            ):
-                endpoint = Endpoint(f"{prefix}/{{id}}/{what}", seconds=seconds, **methods)
-                out.append((f"{prefix}/{{id:path}}/{what}", endpoint))
-        return out
+    @operation("GET", "/{id:path}/replicas", answer=Answer(Addresses, "Replicas"))
+    async def get_replicas(self, exchange: Exchange) -> None:
+        """The addresses of a job's replicas.
 
-    async def get(self, exchange: Exchange) -> None:
-        """Answer the addresses of a job's replicas by rank. A body is ignored: some clients send `{}`."""
+        `podIP:port`, by rank over the whole job: the container port named `di-port`, else 22270.
+        """
+        # A body is ignored: some clients send `{}`.
         namespace, name, generation = _id(exchange)
         view, _ = await self._core.job(exchange, namespace, name, "get")
         check_not_over(view)
         check_generation(view.workflow, generation)
         await exchange.answer(view.replicas_answer)
 
-    async def add(self, exchange: Exchange) -> None:
-        """Request more replicas."""
+    @operation("POST", "/{id:path}/replicas", body=ReplicasRequest, parameters=(_IDEMPOTENCY_KEY,))
+    async def add_replicas(self, exchange: Exchange) -> None:
+        """Request more replicas.
+
+        For a preemptible job this changes the most that the allocator may give it, within its minimum and maximum.
+        """
         await self._scale(exchange, 1)
         await exchange.answer(_ADDED)
 
-    async def delete(self, exchange: Exchange) -> None:
-        """Request fewer replicas."""
+    @operation("DELETE", "/{id:path}/replicas", body=ReplicasRequest, parameters=(_IDEMPOTENCY_KEY,))
+    async def delete_replicas(self, exchange: Exchange) -> None:
+        """Request fewer replicas.
+
+        The task's replicas with the highest ranks are removed, each with its grace period.
+        """
         await self._scale(exchange, -1)
         await exchange.answer(_DELETED)
 
@@ -101,11 +131,13 @@ class V2Alpha1:
         wanted = ScaleRequest(namespace, name, sign * (request.replicas or 0), request.task or "", generation, key)
         await self._core.writes.run((namespace, name), lambda: self._core.scale_requests.write(wanted))
 
-    async def report(self, exchange: Exchange) -> None:
-        """Accept a replica's report."""
-        namespace, name, generation = _id(exchange)
-        view, caller = await self._core.reported(exchange, namespace, name)
-        check_generation(view.workflow, generation)
+    @operation("POST", "/{id:path}/profilings", body=WrappedProfiling | Profiling, is_report=True)
+    async def report_profilings(self, exchange: Exchange) -> None:
+        """Report about a replica's work.
+
+        Under `data` or bare. Of each rank the newest report counts.
+        """
+        view, caller = await self._reported(exchange)
         body = await read_report(exchange, self._core.settings.body_bytes)
         if body.round is not None and str(body.round) != view.workflow.round:
             fault = Fault("round", f"the current round is {view.workflow.round}")
@@ -119,12 +151,15 @@ class V2Alpha1:
             self._core.reporter.take(view, WHOLE if body.is_whole else rank, Report(view.task_of(rank), body, sender))
         await exchange.answer(_REPORTED)
 
-    async def shards(self, exchange: Exchange) -> None:
-        """Take a worker's report of what it has done, and lease it shards."""
-        namespace, name, generation = _id(exchange)
+    @operation("POST", "/{id:path}/shards", body=ShardsRequest, answer=Answer(Leases, "Shards"), is_report=True)
+    async def lease_shards(self, exchange: Exchange) -> None:
+        """Report shards done, and lease shards.
+
+        For the pods of the job. The answer names all shards that the worker has, and is sent when that is stored. A
+        request that is sent again has the same effect.
+        """
         # While the pods of an earlier round end, they still report what they have done.
-        view, caller = await self._core.reported(exchange, namespace, name, late=True)
-        check_generation(view.workflow, generation)
+        view, caller = await self._reported(exchange, late=True)
         if caller.pod is None:
             raise forbidden("shards are leased to the pods of the job")
         body = checked(ShardsRequest, await exchange.json(self._core.settings.body_bytes))
@@ -143,21 +178,22 @@ class V2Alpha1:
         )
         answer = await self._core.shards.ask(view, wanted, caller.pod)
         data = {
-            "shards": [
-                {"unit": each.unit, "epoch": each.epoch, "start": each.start, "stop": each.stop}
-                for each in answer.leases
-            ],
+            "shards": [asdict(each) for each in answer.leases],
             "refused": list(answer.refused),
             "leaseSeconds": answer.seconds,
             "finished": answer.is_finished,
         }
         await exchange.answer(envelope.success("successfully lease shards", data))
 
-    async def check(self, exchange: Exchange) -> None:
-        """Accept the result of a replica's node check, and answer whether its work may begin."""
-        namespace, name, generation = _id(exchange)
-        view, caller = await self._core.reported(exchange, namespace, name)
-        check_generation(view.workflow, generation)
+    @operation(
+        "POST", "/{id:path}/checks", body=NodeCheckReport, answer=Answer(NodeCheckAnswer, "NodeCheck"), is_report=True
+    )
+    async def report_node_check(self, exchange: Exchange) -> None:
+        """Report the result of a node check.
+
+        For the pods of the job, before their work begins. A request that is sent again has the same effect.
+        """
+        view, caller = await self._reported(exchange)
         if caller.pod is None:
             raise forbidden("the results of a node check are taken from the pods of the job")
         body = checked(NodeCheckReport, await exchange.json(self._core.settings.body_bytes))
@@ -165,13 +201,14 @@ class V2Alpha1:
         if rank is None:
             raise gone("this pod is being removed")
         verdict = self._core.checks.take(view, caller.pod, rank, body)
-        data = {
-            "verdict": "go" if verdict.may_begin else "wait",
-            "reason": verdict.reason,
-            "checked": verdict.found,
-            "replicas": verdict.wanted,
-        }
-        await exchange.answer(envelope.success("successfully report the node check", data))
+        await exchange.answer(envelope.success("successfully report the node check", verdict.model_dump()))
+
+    async def _reported(self, exchange: Exchange, *, late: bool = False) -> tuple[ServedJob, Caller]:
+        """The job of a report, and its caller. Raises ApiError."""
+        namespace, name, generation = _id(exchange)
+        view, caller = await self._core.reported(exchange, namespace, name, late=late)
+        check_generation(view.workflow, generation)
+        return view, caller
 
 
 def _id(exchange: Exchange) -> tuple[str, str, str | None]:

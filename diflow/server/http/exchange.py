@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
@@ -126,6 +126,9 @@ class Exchange:
             }
         )
         await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+
+
+Handler = Callable[[Exchange], Awaitable[None]]
 
 
 def _too_large(limit: int) -> ApiError:

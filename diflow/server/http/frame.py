@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 import structlog
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diflow.common.clock import SYSTEM, Clock
 from diflow.server.http import envelope
-from diflow.server.http.errors import ApiError, ClientGoneError, unavailable
+from diflow.server.http.errors import ApiError, ClientGoneError
 from diflow.server.http.exchange import Exchange
 from diflow.server.telemetry import Answered
 
@@ -32,7 +33,7 @@ log = structlog.get_logger("diflow.server")
 class Frame:
     """ASGI middleware. `on_answer` is called after each request.
 
-    `routine`: the ends of the routes whose successful requests are logged for debugging alone, as those that read are.
+    `routine`: the routes whose successful requests are logged for debugging alone, as those that read are.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Frame:
         app: ASGIApp,
         *,
         on_answer: Callable[[Answered], None] = lambda _: None,
-        routine: tuple[str, ...] = (),
+        routine: Container[str] = (),
         clock: Clock = SYSTEM,
     ) -> None:
         self._app = app
@@ -56,8 +57,7 @@ class Frame:
             return
         began = self._clock.monotonic()
         request_id = self._id(scope)
-        state = scope.setdefault("state", {})
-        state["request_id"] = request_id.decode()
+        scope.setdefault("state", {})
         status = 0
 
         async def sending(message: Message) -> None:
@@ -103,7 +103,9 @@ class Frame:
     def _report(self, scope: Scope, request_id: bytes, status: int, seconds: float) -> None:
         route = scope.get("state", {}).get("route", "")
         self._on_answer(Answered(scope["method"], route, status, seconds))
-        is_routine = status < 400 and (scope["method"] in ("GET", "HEAD") or route.endswith(self._routine))
+        is_routine = status < 400 and (scope["method"] in ("GET", "HEAD") or route in self._routine)
+        if is_routine and not log.is_enabled_for(logging.DEBUG):
+            return
         line: dict[str, Any] = {
             "id": request_id.decode(),
             "method": scope["method"],
@@ -129,8 +131,3 @@ def _shown(scope: Scope) -> str:
 async def _fail(scope: Scope, receive: Receive, send: Send, error: ApiError) -> None:
     exchange = Exchange(scope, receive, send)
     await exchange.answer(envelope.failure(error.message, error.data), status=error.status, headers=error.headers)
-
-
-def late() -> ApiError:
-    """503: the handler exceeded its time limit."""
-    return unavailable("the answer took too long")

@@ -7,7 +7,7 @@ It is read-only, and shows what the viewer may list in the cluster. From outside
     routes     tokens, cookies, entity tags and headers
     render     the page as HTML, from the templates in templates/; drawing: its pictures, as SVG
     board      the part of the cluster state that one viewer sees
-    facts      what the caches keep for it of a Workflow, a pod and a node
+    facts      what the caches keep for it of a Workflow, a pod and a node, beside what all views show of a job
 """
 
 from __future__ import annotations

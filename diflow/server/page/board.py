@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final
 from urllib.parse import urlencode
 
@@ -17,9 +18,12 @@ from diflow.common import quantities
 from diflow.record import chain, untrusted
 from diflow.record.node import NodeRecord
 from diflow.record.stage import Stage
-from diflow.record.status.status import ENDED, PHASES
+from diflow.record.status.followed import Failure
+from diflow.record.status.row import placed_and_waiting
+from diflow.record.status.status import ENDED
+from diflow.record.status.timeline import PHASES
 from diflow.server.page import resources
-from diflow.server.page.facts import MOST_FAILURES, FailureFacts, JobFacts, PodFacts
+from diflow.server.page.facts import MOST_FAILURES, JobFacts, PodFacts
 
 JOBS_A_PAGE: Final = 25
 NODES_A_PAGE: Final = 24
@@ -102,29 +106,20 @@ class CacheSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A job with its pods per node, and its colour (-1: none). `desired` is the most replicas that it asks for.
+    """A job with its pods per node, and its colour (-1: none).
 
     `trouble` is why a pod that has a node does not start, or "".
     """
 
     facts: JobFacts
     colour: int
-    desired: int
-    granted: int
-    observed: int
     nodes: tuple[tuple[str, int], ...]
     trouble: str = ""
 
     @property
-    def asked_text(self) -> str:
-        """The desired replicas of all tasks together, such as `3` or `2–8`."""
-        low = sum(task.low for task in self.facts.tasks)
-        return str(self.desired) if low == self.desired else f"{low}–{self.desired}"
-
-    @property
     def line_at(self) -> int:
         """The number of replicas at which the pictures have a line; 0: none, as for an ended job."""
-        return 0 if self.facts.has_ended else self.desired
+        return 0 if self.facts.has_ended else self.facts.high
 
     @property
     def begin(self) -> float:
@@ -202,7 +197,7 @@ class Totals:
     waiting: int = 0
     desired: int = 0
     granted: int = 0
-    observed: int = 0
+    ready: int = 0
     allocatable: quantities.Amounts = field(default_factory=dict)
     used: quantities.Amounts = field(default_factory=dict)
     free: quantities.Amounts = field(default_factory=dict)
@@ -255,11 +250,10 @@ def board(state: CacheSnapshot, permissions: Permissions, query: Query) -> Board
     nodes = _nodes(state, {job.uid: job for job in jobs}, owned, colours) if permissions.nodes else []
     node_pages = max(1, -(-len(nodes) // NODES_A_PAGE))
     node_page = min(query.nodes, node_pages)
-    waiting = _queue(lines)
     return Board(
         query=query,
-        totals=_totals(lines, nodes, waiting=len(waiting)),
-        queue=waiting[:WAITING_SHOWN],
+        totals=_totals(lines, nodes),
+        queue=_queue(lines)[:WAITING_SHOWN],
         jobs=tuple(found[(page - 1) * JOBS_A_PAGE : page * JOBS_A_PAGE]),
         jobs_found=len(found),
         jobs_pages=pages,
@@ -276,9 +270,7 @@ def board(state: CacheSnapshot, permissions: Permissions, query: Query) -> Board
 
 def _newest(jobs: Iterable[JobFacts]) -> list[JobFacts]:
     """The current Workflow of each job."""
-    found = list(jobs)
-    kept = {id(link) for link in chain.newest(job.link for job in found)}
-    return [job for job in found if id(job.link) in kept]
+    return chain.newest(jobs, part=attrgetter("record.part"))
 
 
 def _deleted(state: CacheSnapshot, permissions: Permissions) -> list[JobFacts]:
@@ -294,7 +286,7 @@ def _by_job(
     pods: Iterable[PodFacts], jobs: Iterable[JobFacts]
 ) -> tuple[dict[str, list[PodFacts]], dict[tuple[str, str], str]]:
     """(pods by the uid of their Workflow, the uid of the Workflow by the pod's (namespace, name))."""
-    uids = {(job.namespace, job.workflow): job.uid for job in jobs}
+    uids = {(job.namespace, job.record.identity.name): job.uid for job in jobs if not job.is_deleted}
     out: dict[str, list[PodFacts]] = {}
     owned: dict[tuple[str, str], str] = {}
     for pod in pods:
@@ -311,7 +303,7 @@ def _colours(jobs: Iterable[JobFacts], pods: Mapping[str, Sequence[PodFacts]]) -
     out: dict[str, int] = {}
     taken = [0] * COLOURS
     for job in sorted(jobs, key=lambda job: (job.submitted, job.key)):
-        if job.has_ended or not any(pod.record.where for pod in pods.get(job.uid, ())):
+        if job.has_ended or not any(pod.record.host for pod in pods.get(job.uid, ())):
             continue
         start = zlib.crc32(job.key.encode(errors="replace")) % COLOURS
         place = min(range(COLOURS), key=lambda step: (taken[(start + step) % COLOURS], step))
@@ -323,16 +315,13 @@ def _colours(jobs: Iterable[JobFacts], pods: Mapping[str, Sequence[PodFacts]]) -
 def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -> JobLine:
     nodes: dict[str, int] = {}
     for pod in pods:
-        if node := pod.record.where:
+        if node := pod.record.host:
             nodes[node] = nodes.get(node, 0) + 1
     return JobLine(
         facts=job,
         colour=colours.get(job.uid, -1),
-        desired=sum(task.high for task in job.tasks),
-        granted=sum(task.granted for task in job.tasks),
-        observed=sum(task.observed for task in job.tasks),
         nodes=tuple(sorted(nodes.items())),
-        trouble=next((f"{pod.replica}: {pod.waiting}" for pod in pods if pod.record.where and pod.waiting), ""),
+        trouble=next((f"{pod.replica}: {pod.waiting}" for pod in pods if pod.record.host and pod.waiting), ""),
     )
 
 
@@ -369,8 +358,8 @@ def _nodes(
 ) -> list[NodeLine]:
     there: dict[str, list[PodFacts]] = {}
     for pod in state.pods:
-        if pod.record.where:
-            there.setdefault(pod.record.where, []).append(pod)
+        if pod.record.host:
+            there.setdefault(pod.record.host, []).append(pod)
     out = []
     for node in sorted(state.nodes, key=lambda node: (node.is_ready, _natural(node.name))):
         by_uid: dict[str, list[PodFacts]] = {}
@@ -391,17 +380,17 @@ def _nodes(
     return out
 
 
-def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int) -> Totals:
+def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine]) -> Totals:
     phases: dict[str, int] = {}
     for line in lines:
         phases[line.facts.phase] = phases.get(line.facts.phase, 0) + 1
-    live = [line for line in lines if line.facts.phase not in ENDED]
+    live = [line.facts for line in lines if not line.facts.has_ended]
     return Totals(
         phases=phases,
-        waiting=waiting,
-        desired=sum(line.desired for line in live),
-        granted=sum(line.granted for line in live),
-        observed=sum(line.observed for line in live),
+        waiting=placed_and_waiting(live)[1],
+        desired=sum(job.high for job in live),
+        granted=sum(job.granted for job in live),
+        ready=sum(job.ready for job in live),
         allocatable=quantities.total(node.allocatable for node in nodes if node.facts.is_ready),
         used=quantities.total(node.used for node in nodes if node.facts.is_ready),
         free=quantities.total(node.free for node in nodes if node.facts.is_open),
@@ -426,11 +415,11 @@ def _place(pod: PodFacts) -> tuple[object, ...]:
     return (pod.is_ending, pod.record.task, pod.record.index, pod.record.name)
 
 
-def _failures(job: JobFacts, all_jobs: Iterable[JobFacts]) -> tuple[FailureFacts, ...]:
+def _failures(job: JobFacts, all_jobs: Iterable[JobFacts]) -> tuple[Failure, ...]:
     """The last failures of the job's replicas, in its earlier Workflows as well."""
     out = list(job.failures)
-    known = {(one.namespace, one.workflow): one for one in all_jobs if one.link}
-    for before in chain.earlier(job.link, {place: one.link for place, one in known.items()}):
+    known = {(one.namespace, one.record.identity.name): one for one in all_jobs}
+    for before in chain.earlier(job.record.part, {place: one.record.part for place, one in known.items()}):
         if len(out) >= MOST_FAILURES:
             break
         out += known[job.namespace, before].failures

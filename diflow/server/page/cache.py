@@ -20,7 +20,6 @@ from diflow.kube.api import Cluster, within
 from diflow.kube.kinds import CONFIG_MAP, NODE, WORKFLOW
 from diflow.kube.reflector import Json, Reflector
 from diflow.kube.reflectors import Reflectors
-from diflow.record.job import JobRecord
 from diflow.record.pod import PodRecord
 from diflow.server.api.cache import Cache
 from diflow.server.page.board import CacheSnapshot
@@ -53,9 +52,9 @@ class PageCache:
         self._all = Reflectors((self._nodes, self._ended))
         self._stopping = threading.Event()
 
-    def beside(self, obj: Json, record: JobRecord | PodRecord) -> JobFacts | PodFacts | None:
+    def beside(self, obj: Json, read: Any, kept: Any) -> JobFacts | PodFacts | None:
         """What to keep beside the record of a Workflow or a pod."""
-        return self._sparing(obj, record) if isinstance(record, JobRecord) else pod_facts(obj, record)
+        return pod_facts(obj, read) if isinstance(read, PodRecord) else self._sparing(obj, read, kept)
 
     def start(self, cache: Cache) -> None:
         """Start to list and watch, and to keep what is beside the records of this cache up to date, in threads."""

@@ -7,27 +7,26 @@ can edit these objects, so nothing here raises: a job that cannot be read is hel
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from diflow.common.words import shortened
-from diflow.record import chain, reports, untrusted
+from diflow.record import reports, untrusted
 from diflow.record.argo.nodes import is_overfull
 from diflow.record.argo.tree import Tree
-from diflow.record.job import JobRecord
+from diflow.record.identity import Identity
+from diflow.record.job import Argo, JobRecord, Wishes
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
 from diflow.record.node import NodeRecord, node_record_of
-from diflow.record.parameters import Decision
 from diflow.record.pod import PodRecord
-from diflow.record.stage import Stage, is_planned, is_queued
+from diflow.record.stage import Stage
 from diflow.record.status import status
-from diflow.record.status.followed import failures
-from diflow.record.status.observe import Observation, observe_state, waiting_reason
-from diflow.record.status.status import JobStatus
-from diflow.server.page.history import History, history, seconds
+from diflow.record.status.followed import Failure, failures
+from diflow.record.status.observe import observe_state, waiting_reason
+from diflow.record.status.row import Count, JobRow
+from diflow.server.page.history import History, history
 
 Object = Mapping[str, Any]
 
@@ -36,84 +35,30 @@ _LONGEST_CELL: Final = 100
 MOST_FAILURES: Final = 8
 # Of each namespace: the caches keep these in memory, of all namespaces.
 MOST_RECORDED: Final = 100
-# The queue of jobs that name none.
-DEFAULT_QUEUE: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFacts:
-    """One task: `low` to `high` replicas are allowed, `desired` requested, `granted` allocated, `observed` running."""
+class JobFacts(JobRow):
+    """The row of a Workflow's job, with what the page alone shows. Times are seconds since 1970, 0 if there is none.
 
-    name: str
-    low: int
-    high: int
-    desired: int
-    granted: int
-    observed: int
-
-    @property
-    def range_text(self) -> str:
-        """Such as `3` or `1–4`."""
-        return str(self.high) if self.low == self.high else f"{self.low}–{self.high}"
-
-
-@dataclass(frozen=True, slots=True)
-class FailureFacts:
-    """One failed attempt of a replica: why, the rule that decided, and what followed. `at`: seconds since 1970."""
-
-    replica: str
-    at: float
-    node: str
-    reason: str
-    rule: str
-    followed: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobFacts:
-    """A Workflow of a job. Times are seconds since 1970, 0 if there is none.
-
-    `name` is the job's name, `workflow` the Workflow's. `stage`: where it is in its life, None for a deleted job.
-    `why` is the allocator's last decision on it, while it plans the job. `unhealthy`: which replicas are silent,
-    stalled or slow.
-    `link` has the links to the job's other Workflows (`record.chain`).
+    `unhealthy`: which replicas are silent, stalled or slow. `failures`: the last ones of its replicas, the newest
+    first. `is_deleted`: its Workflow was, and the job is known from the record of the ended jobs alone.
     """
 
-    namespace: str
-    name: str
-    workflow: str
-    uid: str
-    queue: str
-    priority: str
-    is_preemptible: bool
-    is_gang: bool
-    submitted: float
     phase: str
-    message: str = ""
-    tasks: tuple[TaskFacts, ...] = ()
-    stage: Stage | None = None
-    why: str = ""
-    decided: float = 0.0
     unhealthy: str = ""
     restarts: int = 0
     reschedules: int = 0
-    backoff_limit: int = 0
-    round: str = ""
-    started: float = 0.0
     finished: float = 0.0
     speed: float | None = None
     progress: float | None = None
     history: History = field(default_factory=History)
-    phases: tuple[tuple[str, float], ...] = ()
-    link: Mapping[str, Any] = field(default_factory=dict)
-    failures: tuple[FailureFacts, ...] = ()
-    """The last failures of its replicas, the newest first."""
+    failures: tuple[Failure, ...] = ()
     is_deleted: bool = False
-    """Its Workflow was deleted: the job is known from the record of the ended jobs alone."""
 
     @property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
+    def uid(self) -> str:
+        return self.record.identity.uid
 
     @property
     def reference(self) -> str:
@@ -125,10 +70,13 @@ class JobFacts:
         return self.phase in status.ENDED
 
     @property
-    def is_queued(self) -> bool:
-        """The job needs the allocator, and has no place."""
-        granted = any(task.granted for task in self.tasks)
-        return self.is_gang and self.stage is not None and is_queued(self.stage, has_places=granted)
+    def why(self) -> str:
+        """What the allocator decided last on it, while it plans the job."""
+        return _line(self.decision.why)
+
+    @property
+    def decided(self) -> float:
+        return untrusted.seconds(self.decision.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +84,6 @@ class PodFacts:
     """A pod that has not ended, by its record. `waiting`: why it does not start, with advice, or ""."""
 
     record: PodRecord
-    is_ready: bool = False
     waiting: str = ""
 
     @property
@@ -155,28 +102,27 @@ class PodFacts:
         if self.is_ending:
             return "stopping"
         phase = self.record.phase
-        return "ready" if self.is_ready else "starting" if phase == "Running" else phase.lower()
+        return "ready" if self.record.is_ready else "starting" if phase == "Running" else phase.lower()
 
 
-def job_facts(obj: Object, state: JobRecord) -> JobFacts | None:
-    """What to keep of a Workflow, by its record; None if it is not diflow's."""
-    if not state.terms.is_job:
+def job_facts(obj: Object, read: JobRecord, kept: JobRecord | None = None) -> JobFacts | None:
+    """What to keep of a Workflow, by its record; None if it is not diflow's. `kept`: as much of the record as is kept,
+    all by default."""
+    if not read.terms.is_job:
         return None
+    kept = kept or read
     try:
-        return _job(obj, state)
+        if is_overfull(obj) and not read.problem:
+            return _undescribed(kept, read.stage(Tree()), "its nodes are too many to be shown")
+        return replace(_job(obj, read), record=kept)
     except Exception as error:
         # Users can write anything into their own Workflows; one of them must not break the page for all.
-        return _undescribed(obj, state, Stage.HELD, f"held: it cannot be read: {type(error).__name__}")
+        return _undescribed(kept, Stage.HELD, f"held: it cannot be read: {type(error).__name__}")
 
 
 def pod_facts(obj: Object, record: PodRecord) -> PodFacts | None:
     """What to keep of a pod; None if it has ended."""
-    if not record.is_live:
-        return None
-    found = untrusted.mappings(untrusted.sub(obj, "status").get("conditions"))
-    conditions = {one.get("type"): one.get("status") for one in found}
-    is_ready = record.phase == "Running" and conditions.get("Ready") == "True"
-    return PodFacts(record, is_ready, _line(waiting_reason(obj)))
+    return PodFacts(record, _line(waiting_reason(obj))) if record.is_live else None
 
 
 def trim_record(obj: Object) -> tuple[JobFacts, ...]:
@@ -187,23 +133,22 @@ def trim_record(obj: Object) -> tuple[JobFacts, ...]:
 
 
 def _recorded(job: EndedJob) -> JobFacts:
-    submitted = seconds(job.submitted)
-    return JobFacts(
-        namespace=job.namespace,
-        name=job.name,
-        workflow="",
-        uid=f"ended-{job.namespace}-{job.name}-{submitted:.0f}",
-        queue=job.queue or DEFAULT_QUEUE,
-        priority="",
-        is_preemptible=False,
-        is_gang=False,
-        submitted=submitted,
+    submitted = untrusted.seconds(job.submitted)
+    uid = f"ended-{job.namespace}-{job.name}-{submitted:.0f}"
+    record = JobRecord(
+        Identity(job.namespace, job.name, uid, ""),
+        wishes=Wishes(queue=job.queue),
+        argo=Argo(created_seconds=submitted, phase=job.phase),
+    )
+    return JobFacts.of(
+        record,
+        Stage.ENDED,
+        _line(job.message),
+        Count(),
         phase=job.phase,
-        message=_line(job.message),
         restarts=job.restarts or 0,
         reschedules=job.reschedules or 0,
-        started=seconds(job.started),
-        finished=seconds(job.ended),
+        finished=untrusted.seconds(job.ended),
         is_deleted=True,
     )
 
@@ -214,97 +159,48 @@ def trim_node(obj: Object) -> NodeRecord:
     return replace(found, allocatable={name: n for name, n in found.allocatable.items() if n}, labels={}, taints=())
 
 
-def _job(obj: Object, state: JobRecord) -> JobFacts:
-    if is_overfull(obj) and not state.problem:
-        return _undescribed(obj, state, state.stage(Tree()), "its nodes are too many to be shown")
-    seen = observe_state(state, obj)
-    now = status.derive_seen(obj, seen)
-    known = replace(
-        _known(obj, state),
+def _job(obj: Object, read: JobRecord) -> JobFacts:
+    seen = observe_state(read, obj)
+    now = status.derive_seen(seen)
+    found = JobFacts.of(
+        read,
+        seen.stage,
+        _line(now.message),
+        seen.count(seen.latest()),
         phase=now.phase,
-        message=_line(now.message),
-        stage=now.stage,
         restarts=now.restarts or 0,
         reschedules=now.reschedules or 0,
+        finished=untrusted.seconds(now.completion_timestamp),
     )
-    if state.problem:
-        return known
-    at = state.notes.allocation
-    decision = state.notes.decision.change if is_planned(seen.stage, has_places=seen.has_places) else Decision()
-    past = history(
-        seen.attempts,
-        seen.tasks,
-        begin=state.argo.created_seconds,
-        first=at.first if at else 0.0,
-        since=(seen.live.current, at.since if at and state.terms.is_preemptible and seen.has_places else 0.0),
-    )
+    if read.problem:
+        return found
+    at, report = read.notes.allocation, reports.read(read.texts.profilings)
     return replace(
-        known,
-        tasks=_tasks(state, seen, now),
-        why=_line(decision.why),
-        decided=seconds(decision.time),
+        found,
         unhealthy=_line(seen.unhealthy),
-        backoff_limit=seen.backoff_limit,
-        round=seen.live.current,
-        started=seconds(now.start_time),
-        finished=seconds(now.completion_timestamp),
-        speed=reports.speed(seen.profilings),
-        progress=reports.progress(seen.profilings),
-        history=past,
-        phases=tuple((c.type, seconds(c.last_transition_time)) for c in now.conditions),
-        failures=tuple(
-            FailureFacts(
-                one.replica,
-                seconds(one.ended),
-                one.node,
-                shortened(one.reason, _LONGEST_CELL),
-                shortened(one.rule, _LONGEST_CELL),
-                shortened(one.followed, _LONGEST_CELL),
-            )
-            for one in reversed(failures(seen)[-MOST_FAILURES:])
+        speed=report.speed,
+        progress=report.progress,
+        history=history(
+            seen.attempts,
+            seen.tasks,
+            begin=read.argo.created_seconds,
+            first=at.first if at else 0.0,
+            since=(seen.live.current, at.since if at and found.is_preemptible and seen.has_places else 0.0),
         ),
+        failures=tuple(map(_short, reversed(failures(seen)[-MOST_FAILURES:]))),
     )
 
 
-def _tasks(state: JobRecord, seen: Observation, now: JobStatus) -> tuple[TaskFacts, ...]:
-    wanted_now = seen.wanted
-    ready = Counter(key[0] for key, attempt in seen.latest().items() if attempt.is_ready and key in wanted_now)
-    out = []
-    for index, name in enumerate(seen.tasks):
-        found = state.range_of(index)
-        out.append(
-            TaskFacts(
-                name,
-                low=found.low,
-                high=found.high,
-                desired=found.desired,
-                granted=state.live.running(name) if seen.has_places else 0,
-                observed=0 if now.ended else ready[name],
-            )
-        )
-    return tuple(out)
+def _short(one: Failure) -> Failure:
+    """As much of a failure as the page shows."""
+    reason, rule, followed = (shortened(text, _LONGEST_CELL) for text in (one.reason, one.rule, one.followed))
+    return replace(one, reason=reason, said="", rule=rule, followed=followed)
 
 
-def _undescribed(obj: Object, state: JobRecord, stage: Stage, message: str) -> JobFacts:
-    stage = Stage.ENDED if state.has_ended else stage
-    return replace(_known(obj, state), phase=status.ENDS.get(state.argo.phase, "Unknown"), message=message, stage=stage)
-
-
-def _known(obj: Object, state: JobRecord) -> JobFacts:
-    """What can be said of every Workflow of a job."""
-    return JobFacts(
-        namespace=state.identity.namespace,
-        name=state.name,
-        workflow=state.identity.name,
-        uid=state.identity.uid,
-        queue=state.wishes.queue or DEFAULT_QUEUE,
-        priority=state.terms.priority,
-        is_preemptible=state.terms.is_preemptible,
-        is_gang=state.terms.is_gang,
-        submitted=seconds(chain.submitted(obj)),
-        phase="Unknown",
-        link=chain.link(obj),
-    )
+def _undescribed(read: JobRecord, stage: Stage, message: str) -> JobFacts:
+    stage = Stage.ENDED if read.has_ended else stage
+    phase = status.ENDS.get(read.argo.phase, "Unknown")
+    return JobFacts.of(read, stage, message, Count(), phase=phase)
 
 
 def _line(text: str) -> str:

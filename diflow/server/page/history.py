@@ -10,10 +10,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from diflow.record.status.observe import Attempt
+from diflow.record.untrusted import seconds
 
 _MOST_STEPS: Final = 96
 _MOST_ROUNDS: Final = 32
@@ -114,14 +114,6 @@ def _end(attempt: Attempt, starts: Sequence[tuple[int, float]]) -> float:
         return seconds(attempt.finished)
     at = bisect_right(starts, attempt.round_index, key=lambda start: start[0])
     return starts[at][1] if at < len(starts) else 0.0
-
-
-def seconds(time: str) -> float:
-    """A Kubernetes timestamp as seconds since 1970; 0 if there is none, or if it is invalid."""
-    try:
-        return datetime.fromisoformat(time).timestamp() if time else 0.0
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def _thinned(steps: list[Step]) -> tuple[Step, ...]:

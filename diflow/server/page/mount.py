@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from cachetools import TTLCache
 from starlette.routing import BaseRoute
 
 from diflow.common.errors import UnavailableError
@@ -21,6 +20,7 @@ from diflow.server.api.cache import Cache
 from diflow.server.api.core import Core
 from diflow.server.api.identity import User
 from diflow.server.http.errors import ApiError
+from diflow.server.http.parts import Parts
 from diflow.server.page.board import Permissions
 from diflow.server.page.cache import PageCache
 from diflow.server.page.render import Freshness
@@ -60,15 +60,13 @@ class ViewerPermissions:
     def __init__(self, core: Core, page: PageCache) -> None:
         self._core = core
         self._page = page
-        self._known: TTLCache[tuple[bytes, str], _Known] = TTLCache(
-            _VISITORS_KEPT, core.settings.review_seconds, timer=core.clock.monotonic
-        )
+        self._known: Parts[tuple[bytes, str], _Known] = Parts(_VISITORS_KEPT, timer=core.clock.monotonic)
 
     async def visitor(self, token: str, address: str) -> Visitor | None:
         """The visitor of a token, None if it is not valid. Raises UnavailableError if that cannot be reviewed now."""
         try:
             user = await self._core.identity.user(token, address=address)
-            return Visitor(user.name, await self._permissions(user, address))
+            return Visitor(user.name, await self._permissions(user, address), user.tenant)
         except ApiError as error:
             if error.status in (401, 403):
                 return None
@@ -77,7 +75,9 @@ class ViewerPermissions:
     async def _permissions(self, user: User, address: str) -> Permissions:
         known = self._known.get((user.digest, user.name))
         if known is None:
-            known = self._known[user.digest, user.name] = _Known()
+            known = _Known()
+            seconds = self._core.settings.review_seconds
+            self._known.keep((user.digest, user.name), known, tenant=user.tenant, seconds=seconds)
         may = partial(self._core.access.may, user, "list", address=address)
         if known.everywhere is None:
             known.everywhere = await may(namespace="")

@@ -14,10 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from diflow.common.durations import span
-from diflow.common.words import quantity
+from diflow.common.words import DEFAULT_QUEUE, quantity
+from diflow.record.untrusted import seconds
 from diflow.server.page import drawing, resources, texts
 from diflow.server.page.board import FILTERS, Board, JobLine
-from diflow.server.page.facts import DEFAULT_QUEUE
 from diflow.version import __version__
 
 _HERE: Final = Path(__file__).parent
@@ -45,7 +45,7 @@ class Freshness:
 def content(board: Board, freshness: Freshness, *, now: float, argo_url: str = "") -> Markup:
     """The part of the page that changes. `now` is seconds since 1970, `argo_url` the address of the Argo UI."""
     job = board.opened.line.facts if board.opened else None
-    link = texts.argo_link(argo_url, job.namespace, job.workflow) if job else ""
+    link = texts.argo_link(argo_url, job.namespace, job.record.identity.name) if job else ""
     return _render("board.html", board=board, freshness=freshness, now=now, link=link)
 
 
@@ -71,12 +71,9 @@ def message(heading: str, words: str, *, nonce: str, reload: bool = True) -> str
 
 
 def _spark(line: JobLine, now: float) -> Markup:
-    words = (
-        f"{line.observed} replicas run, {line.granted} granted, {line.asked_text} asked for; "
-        f"peak {line.facts.history.peak}"
-    )
-    return drawing.spark(line.facts.history, desired=line.line_at, begin=line.begin, end=line.facts.finished or now,
-                         words=words)  # fmt: skip
+    job = line.facts
+    words = f"{job.ready} replicas run, {job.granted} granted, {texts.ranged(job)} asked for; peak {job.history.peak}"
+    return drawing.spark(job.history, desired=line.line_at, begin=line.begin, end=job.finished or now, words=words)
 
 
 def _chart(line: JobLine, now: float) -> Markup:
@@ -97,7 +94,8 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "age": span, "clock": texts.clock, "rate": texts.rate, "percent": "{:.0%}".format, "amount": quantity,
-        "short": resources.short, "colour": drawing.colour, "bar": drawing.bar, "spark": _spark, "chart": _chart,
+        "seconds": seconds, "ranged": texts.ranged, "short": resources.short,
+        "colour": drawing.colour, "bar": drawing.bar, "spark": _spark, "chart": _chart,
     }  # fmt: skip
     made.globals |= {
         "signs": _SIGNS, "filters": FILTERS, "default_queue": DEFAULT_QUEUE, "version": __version__,

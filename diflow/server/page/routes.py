@@ -12,10 +12,9 @@ import gzip
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from anyio import CapacityLimiter, to_thread
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -23,6 +22,9 @@ from starlette.routing import Route
 
 from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import UnavailableError
+from diflow.server.http.errors import ApiError
+from diflow.server.http.parts import Parts
+from diflow.server.http.pool import Pool
 from diflow.server.page import render, session
 from diflow.server.page.board import CacheSnapshot, Permissions, Query, board
 from diflow.server.page.render import Freshness, content
@@ -33,15 +35,19 @@ _RETRY_SECONDS: Final = 5
 _SAME_SECONDS: Final = 1.0
 """A full page takes some 30 ms to render: visitors with the same permissions and query share it for so long."""
 _SAME_KEPT: Final = 32
+_MOST_WAITING: Final = 256
+_PAGES_PER_SECOND: Final = 10.0
+_PAGES_AT_ONCE: Final = 30.0
 _SMALL: Final = 1024  # bytes: smaller pages are not compressed
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """The user of a token: the name that the cluster knows, and the permissions."""
+    """The user of a token: the name that the cluster knows, and the permissions. `tenant`: who bears the cost."""
 
     name: str
     permissions: Permissions
+    tenant: str = ""
 
 
 VisitorOf = Callable[[str, str], Awaitable[Visitor | None]]
@@ -72,6 +78,9 @@ def routes(
         clock=clock,
         argo_url=argo_url,
         every_seconds=every_seconds,
+        lately=Parts(_SAME_KEPT, timer=clock.monotonic),
+        # One at a time, so that the API's requests have the other processors.
+        pool=Pool("page", threads=1, waiting=_MOST_WAITING, rate=_PAGES_PER_SECOND, burst=_PAGES_AT_ONCE, clock=clock),
     )
     return [
         Route("/", door.page, methods=["GET"], name="page", include_in_schema=False),
@@ -101,22 +110,21 @@ class _Door:
     clock: Clock
     argo_url: str
     every_seconds: float
-    lately: dict[tuple[Permissions, Query], tuple[float, _Shown]] = field(default_factory=dict)
-    # Pages are rendered one at a time, so that the API's requests have the other processors.
-    threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
+    lately: Parts[tuple[Permissions, Query], _Shown]
+    pool: Pool
 
     async def page(self, request: Request) -> Response:
         nonce = secrets.token_urlsafe(18)
         token = session.token_of(request)
         try:
             visitor = await self._visitor(request, token)
+            if visitor is None:
+                return _signed_out(request, nonce, problem="Your sign-in has ended." if token else "")
+            if request.url.path.endswith("/sign-in"):
+                return _guarded(RedirectResponse("./", status_code=303))
+            shown = await self._shown(visitor, request)
         except UnavailableError:
             return _unavailable(nonce)
-        if visitor is None:
-            return _signed_out(request, nonce, problem="Your sign-in has ended." if token else "")
-        if request.url.path.endswith("/sign-in"):
-            return _guarded(RedirectResponse("./", status_code=303))
-        shown = await self._shown(visitor, request)
         html = render.page(
             shown.body,
             tag=shown.tag,
@@ -131,11 +139,11 @@ class _Door:
         token = session.token_of(request)
         try:
             visitor = await self._visitor(request, token)
+            if visitor is None:
+                return _guarded(Response(status_code=401, headers={"WWW-Authenticate": "Bearer"}))
+            shown = await self._shown(visitor, request)
         except UnavailableError:
             return _guarded(Response(status_code=503, headers={"Retry-After": str(_RETRY_SECONDS)}))
-        if visitor is None:
-            return _guarded(Response(status_code=401, headers={"WWW-Authenticate": "Bearer"}))
-        shown = await self._shown(visitor, request)
         headers = {"ETag": shown.tag, "X-Diflow-Board": "1"}
         if shown.status == 200 and shown.tag in _tags(request):
             return _guarded(Response(status_code=304, headers=headers))
@@ -179,18 +187,18 @@ class _Door:
         return visitor
 
     async def _shown(self, visitor: Visitor, request: Request) -> _Shown:
-        """The page for this visitor, or the one that was just rendered for the same permissions and query."""
+        """The page for this visitor, or the one that was just rendered for the same permissions and query. Raises
+        UnavailableError if too many pages wait."""
         query = Query.parse(request.query_params)
-        key, moment = (visitor.permissions, query), self.clock.monotonic()
+        key = (visitor.permissions, query)
         before = self.lately.get(key)
-        if before is not None and 0 <= moment - before[0] < _SAME_SECONDS:
-            return before[1]
-        shown = await to_thread.run_sync(self._show, visitor, query, limiter=self.threads)
-        self.lately.pop(key, None)
-        self.lately[key] = (moment, shown)
-        while len(self.lately) > _SAME_KEPT:
-            self.lately.pop(next(iter(self.lately)))
-        return shown
+        if before is None:
+            try:
+                before = await self.pool.run(lambda: self._show(visitor, query), tenant=visitor.tenant)
+            except ApiError as error:
+                raise UnavailableError(error.message) from None
+            self.lately.keep(key, before, tenant=visitor.tenant, seconds=_SAME_SECONDS)
+        return before
 
     def _show(self, visitor: Visitor, query: Query) -> _Shown:
         freshness = self.freshness()

@@ -9,6 +9,8 @@ from urllib.parse import quote, urlsplit
 
 from markupsafe import Markup
 
+from diflow.record.status.row import JobRow, TaskRow
+
 _ODD: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
 )
@@ -22,6 +24,11 @@ def displayable(value: Any) -> Any:
 def clock(at: float) -> str:
     """A time (seconds since 1970) in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at > 0 else "–"
+
+
+def ranged(row: JobRow | TaskRow) -> str:
+    """The replicas that are asked for: `3`, `2–8`."""
+    return row.range_text.replace("-", "–")
 
 
 def rate(value: float | None) -> str:

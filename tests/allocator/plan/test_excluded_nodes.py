@@ -9,8 +9,8 @@ from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.reasons import reason_texts
 from diflow.allocator.reasons.plan_text import as_data, plan_text
-from diflow.allocator.reconcile.rounds import place_again
 from diflow.allocator.watch.job import Job
+from diflow.allocator.write.rounds import place_again
 from diflow.common import keys
 from diflow.common.predicates import NODE_NAME, Requirement, Where
 from diflow.record.exclusions import FIRST_SECONDS, Exclusions
@@ -85,7 +85,7 @@ def test_a_job_whose_nodes_are_left_out_is_not_said_to_be_too_large_for_the_clus
     assert "cannot start now: its gang needs 2 replicas and the nodes that are not left out" in said["why"]
     assert "can never" not in said["why"]
     too_large, _ = decided(job(read(role(replicas=2, low=2))), nodes=(node("a", cpu=1),))
-    assert "can never start here" in too_large["why"]
+    assert "cannot start on the nodes that are there" in too_large["why"]
 
 
 def test_a_plan_as_text_and_as_data_says_so_too() -> None:

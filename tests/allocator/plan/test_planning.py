@@ -247,6 +247,7 @@ def test_a_job_is_admitted_in_its_round_when_it_gets_what_its_round_has() -> Non
     assert free == []
     parameters, at = written(write)
     assert parameters == {}
+    assert at.pop("requests") == {"w": {"cpu": 1000, "pods": 1}}
     assert at == {"round": "1", "nodes": {"w": ["b", "b"]}, "since": NOW, "first": NOW, "moves": 0, "asked": "w:1-2"}
     assert write.note is not None
     assert write.note.reason == "Admitted"

@@ -185,7 +185,7 @@ def test_explain_counts_with_the_levels_that_the_leader_published(monkeypatch: p
         monkeypatch.setattr(observer, "read_status", lambda *_, **__: published)
         monkeypatch.setattr(observer, "look", partial(observer.look, clock=Clock(wall=found.cluster.wall)))
         lines = list(explain.explanation(found.api.cluster(), "job", policy=""))
-        assert any("needs 3 replicas in one rack and the largest takes 2" in line for line in lines), lines
+        assert any("needs 3 replicas in one rack, and the largest takes 2" in line for line in lines), lines
 
 
 def test_a_dijob_knows_its_topology() -> None:

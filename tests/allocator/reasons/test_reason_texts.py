@@ -66,8 +66,41 @@ def test_a_cap_and_a_gang_that_is_too_big_are_named() -> None:
     assert "queue 'small' is capped" in capped[0]
     assert "limit: queue 'small' may hold 2 cpu, and holds 0 cpu" in capped
     assert capped[-1].startswith("would start with a smaller gang, when the cap is raised")
-    huge = "its gang needs 40 × worker, each 2 cpu, 4Gi memory, and the whole cluster takes 12 of them"
-    assert f"can never start here: {huge}" in details("huge")[0]
+    huge = "its gang needs 40 × worker, each 2 cpu, 4Gi memory, and they take 16 of them, even when all are open"
+    assert f"cannot start on the nodes that are there: {huge}" in details("huge")[0]
+    assert details("huge")[-1] == "would start with nodes that are added, fewer replicas"
+
+
+def test_what_is_in_the_way_of_a_job_is_named_where_an_empty_cluster_would_hold_it() -> None:
+    nodes = [
+        NodeView("a", {"cpu": 8000}, foreign={"cpu": 7000, "memory": 99}),
+        NodeView("b", {"cpu": 4000}, is_open=False),
+        NodeView("c", {"cpu": 16000}, foreign={"cpu": 9000}, is_open=False),
+        NodeView("d", {"cpu": 1000}, foreign={"cpu": 1000}),
+        NodeView("e", {"cpu": 2000}, foreign={"cpu": 1000}),
+        NodeView("f", {"cpu": 2000}, foreign={"cpu": 1000}),
+    ]
+    jobs = [
+        JobView("crowded", (RoleView("w", {"cpu": 2000}, 6, 6, 6),)),
+        JobView("never", (RoleView("w", {"cpu": 2000}, 17, 17, 17),)),
+        JobView("both", (RoleView("few", {"cpu": 2000}, 6, 6, 6), RoleView("many", {"cpu": 2000}, 17, 17, 17))),
+    ]
+    snapshot = build(nodes, jobs, now_seconds=1000.0)
+    plan = load_policy("fit").optimize(snapshot)
+    told = {name: reason_texts.details(snapshot, plan, at) for at, name in enumerate(snapshot.job_names)}
+    assert told["crowded"][0] == (
+        "it cannot start now: its gang needs 6 × w, each 2 cpu, and 0 fit; c: other pods hold 9 cpu and it is closed, "
+        "a: other pods hold 7 cpu, b: it is closed, 2 more nodes are held or closed"
+    )
+    assert told["crowded"][-1] == "would start when those pods have ended and those nodes are open"
+    for name in ("never", "both"):
+        assert told[name][0].startswith("it cannot start on the nodes that are there: its gang needs 17 × ")
+        assert "and they take 16 of them" in told[name][0]
+        assert told[name][0].endswith(": 1 node is too small for 2 cpu")
+        assert (
+            told[name][-1]
+            == "would start with less for each replica, or larger nodes, nodes that are added, fewer replicas"
+        )
 
 
 def test_a_job_that_runs_says_what_it_holds_and_is_to_hold() -> None:
@@ -135,15 +168,22 @@ def test_a_decision_is_a_sentence_about_the_job(action: str, why: str, said: str
 EACH = (
     *(reasons.KEPT, reasons.KEPT_NOT_PREEMPTIBLE, reasons.NoNodes(), reasons.Explores(), reasons.PolicyFailed()),
     *(reasons.DoesNotFitElsewhere(2, 1), reasons.TooSoon(2, 1, 9.0), reasons.GainTooSmall(2, 1)),
+    reasons.TakesTooLong(),
     *(reasons.Fits(1, 2), reasons.Grown(2), reasons.PlacedAgain(2, 1)),
     *(reasons.Gain(2.0, 1.0, 1.0), reasons.WorthMoreElsewhere(1.0, 2.0)),
     *(reasons.PreemptedForPriority(0, 1, "b"), reasons.Reclaimed(0, 1, "b"), reasons.ReclaimedByGuarantee(0, 1, "b")),
     *(reasons.SharedInQueue(1, 2, "b"), reasons.GaveBackReservation(0, 1, "b"), reasons.ShrunkForOthers(1, 2, "b")),
-    *(reasons.DoesNotFit(2, 1), reasons.TooBig(2, 1), reasons.NoSuchQueue("q")),
+    *(reasons.DoesNotFit(2, 1), reasons.TooBig(2, 1), reasons.Crowded(2, 1), reasons.NoSuchQueue("q")),
     *(reasons.ItsTurn(2, 1, 9.0), reasons.Reserved(2, 1, 9.0, "b")),
+    reasons.RulesLeaveTooFew(2, 1, "podAntiAffinity by kubernetes.io/hostname"),
     *(reasons.QueueCap("q", "cpu", needs=2, left=1, cap=4), reasons.QueueShare("q", "cpu", 1, 1.0, 1)),
-    *(reasons.OwnShare("q", "cpu", 1, 1.0, 1), reasons.NoSurplus("cpu", 2, 1.0)),
+    *(
+        reasons.OwnShare("q", "cpu", 1, 1.0, 1),
+        reasons.NamespaceShare("q", "cpu", 1, 1.0, 1),
+        reasons.NoSurplus("cpu", 2, 1.0),
+    ),
     reasons.GuaranteedElsewhere("q", "cpu", 2, 1.0),
+    *(reasons.LentToPreemptible("q", "cpu", needs=2, left=1), reasons.GuaranteeHeld("q", "cpu", 2, 3, ("r",))),
 )
 """One of each kind."""
 
@@ -152,10 +192,12 @@ def test_the_words_for_machines_stay_what_they_are() -> None:
     kinds = {kind for kind in vars(reasons).values() if isinstance(kind, type) and issubclass(kind, Reason)}
     assert {kind for kind in kinds if kind.text is not Reason.text} - {reasons.Loss} == set(map(type, EACH))
     assert " ".join(sorted(reason.word for reason in EACH)) == (
-        "does_not_fit does_not_fit_elsewhere explores fits gain gain_too_small gave_back_reservation grown "
-        "guaranteed_elsewhere its_turn kept kept_not_preemptible no_nodes no_such_queue no_surplus own_share "
-        "placed_again policy_failed preempted_for_priority queue_cap queue_share reclaimed reclaimed_by_guarantee "
-        "reserved shared_in_queue shrunk_for_others shrunk_for_others too_big too_soon"
+        "crowded does_not_fit does_not_fit_elsewhere explores fits gain gain_too_small gave_back_reservation grown "
+        "guarantee_held guaranteed_elsewhere its_turn kept kept_not_preemptible lent_to_preemptible namespace_share "
+        "no_nodes no_such_queue no_surplus own_share placed_again policy_failed preempted_for_priority "
+        "queue_cap queue_share reclaimed reclaimed_by_guarantee "
+        "reserved rules_leave_too_few shared_in_queue shrunk_for_others shrunk_for_others takes_too_long too_big "
+        "too_soon"
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.plan import planner
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch.job import Job
+from diflow.allocator.write import executor as writing
 from diflow.allocator.write.patches import Write
 from diflow.common import keys
 from diflow.kube.kinds import LEASE, WORKFLOW
@@ -274,7 +274,7 @@ def test_a_node_that_goes_before_the_pods_are_created(at: Lab) -> None:
 
 
 def test_the_texts_of_many_jobs_do_not_delay_the_next_decisions(at: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "_MOST_TEXTS", 3)
+    monkeypatch.setattr(writing, "_MOST_TEXTS", 3)
     for i in range(10):
         at.cluster.submit(job(f"big-{i}", task(replicas=1, cpu="100")))
     at.cluster.submit(job("small", task(replicas=1)))

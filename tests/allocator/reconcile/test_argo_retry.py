@@ -196,3 +196,24 @@ def test_a_job_of_which_no_replica_was_started_again_is_repaired_too(at: Lab) ->
     at.cluster.retry_as_argo_does("job")
     at.until(lambda: len(at.cluster.running("job")) == 1, "it runs again", seconds=120)
     assert at.cluster.problems == []
+
+
+def test_a_repair_is_paid_by_the_namespace_of_the_job_and_waits_until_it_can_pay(
+    at: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a status with 14,000 nodes each try would take a second, with all other decisions behind it."""
+    fail(at, preemptible=True)
+    assert at.daemon is not None
+    caches, poor, paid = at.daemon.allocator.caches, [True], list[str]()
+    monkeypatch.setattr(caches, "may_read", lambda _: not poor)
+    monkeypatch.setattr(caches.shares, "charge", lambda namespace, _: paid.append(namespace))
+    reads = len(at.api.requests)
+    at.cluster.retry_as_argo_does("job")
+    for _ in range(60):
+        at.step()
+    path = WORKFLOW.path("default", "job")
+    assert not [r for r in at.api.requests[reads:] if r.method == "GET" and r.path == path]
+    assert "Repaired" not in [reason for reason, _ in at.events("job")]
+    poor.clear()
+    at.until(lambda: len(at.cluster.running("job")) == 2, "it runs again", seconds=120)
+    assert "default" in paid

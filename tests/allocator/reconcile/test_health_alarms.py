@@ -25,7 +25,7 @@ from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.common.predicates import Where
 from diflow.dijob.stored import NOTHING, Health, StoredSpec, StoredTask
-from diflow.record import signals, untrusted
+from diflow.record import signals
 from diflow.record.allocation import Allocation
 from diflow.record.argo.node_names import NodeName
 from diflow.record.health import HealthState
@@ -128,7 +128,7 @@ class Training:
 
     def is_due(self) -> float:
         """When the server says that it listens, if nothing is reported."""
-        found = signals.of(untrusted.mapping(self.text))
+        found = signals.of(self.text)
         return signals.next_write(found, self.health.deadlines, round_="1", began=[pod.created for pod in self.pods])
 
     def job(self) -> Job:

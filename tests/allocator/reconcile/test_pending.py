@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.reconcile.pending import _excluded, paused_until
+from diflow.allocator.reconcile.pending import _excluded
 from diflow.allocator.settings import AllocatorSettings, allocator_settings
 from diflow.common.errors import InvalidError
 from diflow.record.exclusions import Exclusions
@@ -149,10 +149,10 @@ def test_when_the_nodes_are_left_out_no_more_the_tries_begin_again() -> None:
         now = 1e9 + turn
         known = _excluded(known, pods[:16] if turn % 2 else pods[4:], "which", now)
         assert len(known.active(now)) == 16
-        assert paused_until(known, now) == (0 if turn == 1 else now + min(1800, 60 * 2 ** (turn - 2)))
+        assert known.paused_until(now) == (0 if turn == 1 else now + min(1800, 60 * 2 ** (turn - 2)))
     later = max(entry.until for entry in known.entries)
-    assert paused_until(known, later) == 0
-    assert paused_until(_excluded(known, pods[:1], "which", later), later) == 0
+    assert known.paused_until(later) == 0
+    assert _excluded(known, pods[:1], "which", later).paused_until(later) == 0
     failed = Exclusions()
     for number in range(16):
         failed = failed.without(f"f{number}", reason="r", source="failure", now=1e9)
@@ -162,11 +162,11 @@ def test_when_the_nodes_are_left_out_no_more_the_tries_begin_again() -> None:
 def test_an_edited_record_of_tries_bars_a_job_for_half_an_hour_at_most() -> None:
     for attempt in ("pending/99999", "pending/999999999", "pending/²", "pending/-1", "pending/"):
         known = Exclusions().without("a", reason="r", source="pending", now=1e9, attempts=[attempt])
-        assert paused_until(known, 1e9) <= 1e9 + 1800
+        assert known.paused_until(1e9) <= 1e9 + 1800
     ahead = Exclusions().without("a", reason="r", source="pending", now=9e9, attempts=["pending/5"])
-    assert paused_until(ahead, 1e9) == 0
+    assert ahead.paused_until(1e9) == 0
     both = ahead.without("b", reason="r", source="pending", now=1e9, attempts=["pending/5"])
-    assert paused_until(both, 1e9) == 1e9 + 480
+    assert both.paused_until(1e9) == 1e9 + 480
 
 
 def test_a_job_that_is_not_preemptible_and_does_not_ask_waits_for_its_pods() -> None:

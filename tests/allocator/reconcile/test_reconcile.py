@@ -11,6 +11,7 @@ import pytest
 
 from diflow.allocator.reconcile.all_jobs import _few_repairs
 from diflow.allocator.reconcile.one_job import Pace
+from diflow.allocator.reconcile.rosters import untold
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
 from diflow.allocator.write.patches import Write
@@ -21,6 +22,7 @@ from diflow.record.argo.failures import UNCOUNTED_MESSAGES
 from diflow.record.argo.tree import Tree
 from diflow.record.identity import Identity
 from diflow.record.patches import stopping
+from diflow.record.pod import roster_digest
 from diflow.record.roster import roster
 from tests.allocator.plan.calls import reconcile
 from tests.allocator.values import CPU, NOW, capacity, changed, job, node, pod, read, role, tree
@@ -384,12 +386,15 @@ def executor(write: Write) -> tuple[str, int, str | None]:
 
 
 def test_a_pod_that_is_not_bound_for_too_long_loses_its_place() -> None:
-    late = pod("w-1", pinned="b")
-    doing = job(read(nodes=PLACED), pod("w-0", on="a"), late)
+    late = pod("w-1", pinned="b", created=NOW)
+    doing = job(read(nodes=PLACED), pod("w-0", on="a", began=NOW - 60.0), late)
     assert out(doing) == []
     change, failed = out(doing, overdue=frozenset({late.identity.uid}))
     assert json.loads(change.body["metadata"]["annotations"][keys.ALLOCATION])["nodes"] == {"w": ["a", ""]}
     assert failed.body["status"]["message"].startswith("Pod was rejected: "), "which counts for nothing"
+    # A gang that has not run together yet goes back as a whole.
+    (change,) = out(job(read(nodes=PLACED), pod("w-0", on="a"), late), overdue=frozenset({late.identity.uid}))
+    assert json.loads(change.body["metadata"]["annotations"][keys.ALLOCATION])["nodes"] == {}
     preemptible = job(read(nodes=PLACED, is_preemptible=True), pod("w-0", on="a"), late)
     (change,) = out(preemptible, overdue=frozenset({late.identity.uid}))
     assert parameters(change)["rounds"] == ["1", "2"]
@@ -401,16 +406,18 @@ def test_a_pod_that_is_not_bound_for_too_long_loses_its_place() -> None:
 
 def test_running_pods_are_told_when_the_roster_changes() -> None:
     right = roster("job", "ns", {"w": 2})
-    old = pod("w-1", on="b", nodes="somebody", rank="1", replicas="1")
-    (write,) = out(job(read(nodes=PLACED), pod("w-0", on="a", nodes=right.nodes, rank="0", replicas="2"), old))
+    old = pod("w-1", on="b", hosts=roster_digest("somebody"), rank="1", replicas="1")
+    told = pod("w-0", on="a", hosts=roster_digest(right.nodes), rank="0", replicas="2")
+    (write,) = untold(job(read(nodes=PLACED), told, old))
     assert write.body["metadata"]["annotations"] == {keys.NODES: right.nodes, keys.REPLICAS: "2", keys.RANK: "1"}
     assert write.target == old.identity
 
 
 def test_nothing_is_left_to_do_for_a_job_that_is_as_it_should_be() -> None:
-    people = roster("job", "ns", {"w": 2})
-    pods = [pod(f"w-{i}", on=n, nodes=people.nodes, rank=str(i), replicas="2", request=CPU) for i, n in enumerate("ab")]
+    hosts = roster_digest(roster("job", "ns", {"w": 2}).nodes)
+    pods = [pod(f"w-{i}", on=n, hosts=hosts, rank=str(i), replicas="2", request=CPU) for i, n in enumerate("ab")]
     assert out(job(read(nodes=PLACED), *pods)) == []
+    assert not list(untold(job(read(nodes=PLACED), *pods)))
 
 
 # --- a job that does not start ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from diflow.allocator.remember.namespace_records import PASS_SECONDS
 from diflow.allocator.remember.priors import REFRESH_SECONDS, Priors
 from diflow.allocator.watch import reports
 from diflow.allocator.watch.node_pools import NodePools
-from diflow.allocator.watch.records import planning_record_of, trim_node, trim_workflow
+from diflow.allocator.watch.records import planning_record_of, trim_node
 from diflow.allocator.watch.selectors import MANAGED
 from diflow.common import keys
 from diflow.common.clock import Clock
@@ -91,6 +91,10 @@ def workflow(
     return {**body, "metadata": metadata}
 
 
+def _read(obj: dict[str, Any]) -> dict[str, Any]:
+    return {"read": planning_record_of(obj)}
+
+
 class Scene:
     """The memory of a process that leads."""
 
@@ -103,9 +107,10 @@ class Scene:
     def new(self) -> Applications:
         """That of a new process."""
         cluster, elector = client(self.api), self.leader
-        jobs = Reflector(cluster, WORKFLOW, everywhere=True, labels=MANAGED, trim=trim_workflow, clock=self.time.clock)
-        nodes = Reflector(cluster, NODE, everywhere=True, trim=trim_node, clock=self.time.clock)
-        recorder = EndedJobs(cluster, elector, clock=self.time.clock)  # type: ignore[arg-type]
+        clock = self.time.clock
+        jobs = Reflector(cluster, WORKFLOW, everywhere=True, labels=MANAGED, trim=_read, clock=clock)
+        nodes = Reflector(cluster, NODE, everywhere=True, trim=trim_node, clock=clock)
+        recorder = EndedJobs(cluster, elector, clock=clock)  # type: ignore[arg-type]
         made = Applications(
             cluster,
             elector,  # type: ignore[arg-type]
@@ -365,7 +370,7 @@ def settle(scene: Scene, name: str) -> None:
     """Wait until the cache has the newest version of the Workflow."""
     want = scene.api.objects[WORKFLOW.path("default")][name]["metadata"]["resourceVersion"]
     jobs = scene.memory._jobs
-    eventually(lambda: jobs.items()["default", name]["metadata"]["resourceVersion"] == want, "it is seen")
+    eventually(lambda: jobs.items()["default", name]["read"].identity.version == want, "it is seen")
 
 
 def test_a_job_that_runs_for_long_adds_what_no_job_has_shown(scene: Scene) -> None:

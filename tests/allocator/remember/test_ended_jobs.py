@@ -320,7 +320,7 @@ def test_a_record_that_was_changed_meanwhile_is_not_overwritten(scene: Scene) ->
     scene.prepare("default")
     scene.end("first")
     scene.seen(1)
-    theirs = ended.text([EndedJob("default", "theirs", "u", "Failed", at(1))])
+    theirs = ended.text([EndedJob("theirs", "Failed", at(1), namespace="default")])
 
     def rule(request: Request) -> None:
         if request.method == "GET" and "/workflows/first" in request.path:

@@ -11,7 +11,6 @@ import yaml
 
 from diflow.allocator.run.control_channel import NAMESPACE, read_status
 from diflow.allocator.settings import AllocatorSettings
-from diflow.allocator.watch.cluster_state import QUEUES_KEY
 from diflow.allocator.watch.queues import read_file
 from diflow.cli.allocating import run as run_allocator
 from diflow.common import keys
@@ -176,7 +175,7 @@ def test_users_learn_where_the_allocator_is_and_its_policy(diflow: Cli) -> None:
 def test_the_example_of_queues_can_be_read() -> None:
     example = yaml.safe_load((FOLDER / "queues.yaml").read_text())
     assert example["metadata"]["name"] == AllocatorSettings().queues_config
-    queues = read_file(example["data"][QUEUES_KEY]).queues
+    queues = read_file(example["data"][keys.QUEUES_FILE]).queues
     assert {queue.name for queue in queues} == {"default", "vision", "language", "evaluation"}
 
 

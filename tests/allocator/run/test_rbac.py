@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from diflow.allocator import signature
 from diflow.allocator.settings import AllocatorSettings
-from diflow.allocator.watch import signature
 from diflow.common import keys
-from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, LEASE, POD, WORKFLOW
 from tests.allocator.faults import eventually
 from tests.allocator.lab import Lab, job, lab, task
 from tests.allocator.manifests import ANY, EVERYWHERE, Grant, Use, everybody, granted, needed
@@ -36,9 +36,12 @@ def daemons() -> set[Use]:
     with lab(
         begin=False, settings=AllocatorSettings(writers=1, debounce_seconds=0.0, most_nodes=20, lost_after_seconds=3.0)
     ) as found:
+        queues = {"metadata": {"name": keys.QUEUES}, "data": {"queues.yaml": "queues: [{name: default}]"}}
+        found.api.add(CONFIG_MAP, queues, namespace=SYSTEM)
         found.begin()
         live(found)
         record(found)
+        read_late(found)
         return {needed(request) for request in found.api.requests}
 
 
@@ -69,6 +72,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> set[Use]:
         assert (late.code, "no plan within 1 s" in late.err) == (124, True), late
         used |= by_command(found.api)
     return used
+
+
+def read_late(found: Lab) -> None:
+    """A pod changes that takes long to read, of a namespace that has used its share of the reader's time."""
+    assert found.daemon is not None
+    caches, told = found.daemon.allocator.caches, len(found.api.requests)
+    containers = [{"name": f"c{i}"} for i in range(300)]
+    vast = {"metadata": {"name": "vast"}, "spec": {"containers": containers}}
+    found.api.add(POD, vast, namespace="heavy")
+    eventually(lambda: caches.pods.get("heavy", "vast"), "it is known")
+    caches.shares.charge("heavy", 1.2)
+    found.api.add(POD, {**vast, "status": {"phase": "Running"}}, namespace="heavy")
+    eventually(
+        lambda: any(
+            needed(request).verb == "get" and "/pods/" in request.path for request in found.api.requests[told:]
+        ),
+        "it is read late",
+    )
 
 
 def test_the_daemon_asks_for_nothing_that_it_is_not_allowed(daemons: set[Use]) -> None:

@@ -449,7 +449,7 @@ def test_a_place_that_kube_scheduler_does_not_take_is_given_up(at: Lab, preempti
     at.cluster.refuses = {"a"}
     at.cluster.submit(job("one", task(replicas=2), preemptible=preemptible, backoff_limit=0))
     at.until(lambda: len(at.cluster.of("one")) == 2, "its pods are made")
-    at.until(lambda: "Refused" in [reason for reason, _ in at.events("one")], "they are taken back")
+    at.until(lambda: "Refused" in [reason for reason, _ in at.events("one")], "they are taken back", seconds=90)
     at.cluster.refuses = set()
     runs(at, "one", 2)
     at.rest()
@@ -609,6 +609,44 @@ def test_a_stopped_job_ends_whatever_it_was_doing(at: Lab) -> None:
     at.cluster.stop("runs")
     at.until(lambda: at.cluster.phase("waits") == at.cluster.phase("runs") == "Failed", "both end")
     assert at.cluster.of("waits") == at.cluster.of("runs") == {}
+
+
+def test_the_pods_of_a_stopped_job_that_ignore_the_stop_end_after_their_grace_period_and_one_more(at: Lab) -> None:
+    at.cluster.deaf.add("one")
+    at.cluster.grace_seconds = 30.0
+    at.cluster.submit(job("one", task(replicas=2)))
+    runs(at, "one", 2)
+    at.cluster.stop("one")
+    at.until(lambda: at.cluster.phase("one") == "Failed", "Argo ends the job")
+    began, written = at.time.now(), len(at.api.seen("PATCH", "/pods/"))
+    at.rest(seconds=34, limit=34)
+    assert len(at.cluster.running("one")) == 2
+    assert len(at.api.seen("PATCH", "/pods/")) == written, "nothing is written while they have time"
+    at.until(lambda: at.cluster.of("one") == {}, "they end", seconds=40)
+    assert at.time.now() - began <= 30 + 5 + 30 + 3
+    assert len(at.api.seen("PATCH", "/pods/")) == written + 2
+    (late,) = [message for reason, message in at.events("one") if reason == "StoppedLate"]
+    assert late.startswith("Argo has ended worker-0, worker-1, and after the grace period they still run")
+    assert at.cluster.restarts("one") == 0
+
+
+def test_a_job_with_pods_that_ignore_the_stop_gives_up_as_others_and_its_node_is_used_again(at: Lab) -> None:
+    """The allocator itself stops the job; a new leader gives the pods their grace period once more."""
+    at.cluster.deaf.add("one")
+    at.cluster.submit(job("one", task(replicas=4, cpu="2"), backoffLimit=0))
+    runs(at, "one", 4)
+    at.cluster.submit(job("next", task(replicas=4, cpu="2")))
+    at.cluster.finish(at.cluster.of("one")["worker-0"]["metadata"]["name"], code=1)
+    at.until(lambda: at.cluster.phase("one") == "Failed", "it fails")
+    for _ in range(20):
+        at.step()
+    at.end()
+    at.begin()
+    for _ in range(20):
+        at.step()
+    assert len(at.cluster.running("one")) == 3
+    runs(at, "next", 4)
+    ends(at, "next")
 
 
 def test_jobs_of_others_are_left_alone(at: Lab) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.watch.signature import Seal
+from diflow.allocator.signature import Seal
 from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD

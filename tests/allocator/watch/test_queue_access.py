@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 
@@ -12,10 +14,10 @@ from diflow.allocator.model.views import QueueView
 from diflow.allocator.plan.inputs import picture
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.watch.cluster_state import ClusterState
-from diflow.allocator.watch.queue_access import MOST_RULES, NamespaceRule, refusal
 from diflow.allocator.watch.queues import read_file
 from diflow.common import keys
 from diflow.common.errors import InvalidError
+from diflow.common.queue_access import MOST_RULES, NamespaceRule, as_lines, read_rules, refusal
 from diflow.kube.kinds import CONFIG_MAP
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
@@ -114,3 +116,23 @@ def test_a_job_is_told_what_it_may_use_and_starts_when_the_rules_allow_it() -> N
         assert (words in at.events("greedy")[0][1], len(at.events("greedy"))) == (True, 1)
         _queues(at, "queues: [{name: default}]\nnamespaces: [{name: default}]")
         at.until(lambda: at.cluster.running("greedy"), "it may now")
+
+
+def test_the_rules_are_published_as_lines_of_regular_expressions() -> None:
+    rules = read_rules(
+        [
+            {"name": "team-*", "queues": ["team", "team-*"], "priorities": ["normal"]},
+            {"name": "lab", "priorities": ["normal", "high"]},
+            {"name": "*", "queues": [], "priorities": []},
+        ]
+    )
+    lines = as_lines(rules).splitlines()
+    assert [line.split(" ")[3] for line in lines] == ["0", "1000", "0"]
+    for rule, line in zip(rules, lines, strict=True):
+        names, queues, priorities, _ = line.split(" ")
+        for text in ("team", "team-", "team-a", "lab", "x", "labs", "a-team", "normal", "high", "default"):
+            assert bool(re.search(names, text)) is fnmatchcase(text, rule.name)
+            allowed = rule.queues is None or any(fnmatchcase(text, one) for one in rule.queues)
+            assert bool(re.search(queues, text)) is allowed
+            assert bool(re.search(priorities, text)) is (rule.priorities is None or text in rule.priorities)
+    assert as_lines(()) == ""

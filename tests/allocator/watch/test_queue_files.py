@@ -57,3 +57,11 @@ def test_a_mistake_is_named_with_its_path(text: str, message: str) -> None:
 def test_a_weight_of_nothing_and_a_list_of_nothing_are_no_mistakes() -> None:
     assert read_file("queues: []").queues == ()
     assert read_file("queues: [{name: a, weight: 0, cap: }]").queues == (QueueView("a", 0.0),)
+
+
+def test_a_queue_says_to_whom_it_lends_its_guarantee() -> None:
+    text = "queues: [{name: a, guarantee: {cpu: 1}}, {name: b, lendsTo: all}, {name: c, lendsTo: preemptible}]"
+    assert [queue.lends for queue in read_file(text).queues] == [False, True, False]
+    with pytest.raises(InvalidError) as caught:
+        read_file("queues: [{name: a, lendsTo: nobody}]")
+    assert caught.value.path == "queues[0].lendsTo"

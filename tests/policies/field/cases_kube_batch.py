@@ -323,7 +323,6 @@ ISSUES: tuple[Case, ...] = (
         [queue("a"), queue("b"), queue("c")],
         [job("a", "a", 1, 2, **_ONE), job("b", "b", 1, 20, **_ONE), job("c", "c", 1, 20, **_ONE)],
         ends({"a": 2, "b": 5, "c": 5}),
-        together=Other(ends({"a": 2, "b": 4, "c": 4}), reasons.POWERS_OF_TWO),
     ),
     case(
         "a queue of cores and one of GPUs both run",

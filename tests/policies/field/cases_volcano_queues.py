@@ -439,7 +439,6 @@ HDRF: tuple[Case, ...] = (
             job("pg22", "eng-prod", 1, 10, **_MEMORY),
         ],
         ends({"pg1": 5, "pg21": 5, "pg22": 5}),
-        together=Other(ends({"pg1": 4, "pg21": 4, "pg22": 4}), reasons.POWERS_OF_TWO),
     ),
     case(
         "a department whose user can get no more cores still gets its memory",
@@ -461,6 +460,5 @@ HDRF: tuple[Case, ...] = (
             job("pg4", "pg4", 1, 30, **_MEMORY),
         ],
         ends({"pg1": 10, "pg2": 10, "pg31": 10, "pg32": 15, "pg4": 15}),
-        together=Other(ends({"pg1": 8, "pg2": 8, "pg31": 8, "pg32": 16, "pg4": 8}), reasons.POWERS_OF_TWO),
     ),
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from tests.policies.field.cases import CASES
 from tests.policies.field.rows import Answer, Case, Count, End, Ends, NotAsked, Other
+from tests.reports.table import kinds
 
 _HEAD = """\
 # Field cases
@@ -44,7 +45,27 @@ def page() -> str:
         *_other("fit", [(case, case.fit) for case in CASES]),
         *_other("fair+goodput", [(case, case.together) for case in CASES]),
     ]
-    return "".join(parts)
+    return "".join([*parts, *_reports()])
+
+
+_REPORTS = """
+## Reports of users
+
+What people have reported of training jobs on Kubernetes, tried on diflow in a lab (`tests/reports`): an allocator over
+a fake cluster whose kube-scheduler knows taints, host ports, pod affinity, spread constraints, volumes and claims of
+devices, and whose admission adds to pods and refuses some. Each row has what was seen in diflow at first, what is right
+and is so now, and the test that holds it.
+"""
+
+
+def _reports() -> Iterable[str]:
+    """The second section: the reports of users, by their cause."""
+    yield _REPORTS
+    for kind in kinds():
+        yield f"\n### {kind.title}\n\n{kind.cause}\n\n"
+        yield "| reports | input | seen at first | right | test |\n|---|---|---|---|---|\n"
+        for row in kind.rows:
+            yield f"| {row.reports} | {row.input} | {row.seen} | {row.right} | `{row.test}` |\n"
 
 
 def _sources() -> str:

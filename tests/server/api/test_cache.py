@@ -15,7 +15,7 @@ from diflow.dijob.stored import StoredTask
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record.job import JobRecord
 from diflow.record.pod import PodRecord, serving_record_of
-from diflow.record.ranges import elastic
+from diflow.record.requests.ranges import elastic
 from diflow.server.api.reading import served_record_of
 from diflow.workflows import render
 from tests.allocator.faults import eventually
@@ -137,7 +137,7 @@ def test_changes_are_told_by_job_until_one_leaves(started: Place) -> None:
 def test_others_may_have_more_kept() -> None:
     with serving() as api:
 
-        def beside(obj: Any, record: JobRecord | PodRecord) -> tuple[str, str]:
+        def beside(obj: Any, record: JobRecord | PodRecord, _: Any) -> tuple[str, str]:
             assert obj["metadata"]["name"] == record.identity.name
             is_job = isinstance(record, JobRecord)
             return record.name, obj["metadata"]["labels"][keys.PRIORITY] if is_job else obj["spec"]["nodeName"]

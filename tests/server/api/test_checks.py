@@ -332,7 +332,7 @@ async def test_a_first_result_that_the_cache_does_not_have_yet_is_not_overwritte
     async with place.asked() as client:
         view = place.cache.job("default", "elastic")
         assert view is not None
-        assert view.workflow.texts.check_text == ""
+        assert view.workflow.texts.check_text is None
         place.cache.job = lambda *_: view  # type: ignore[method-assign]
         for index in (0, 1):
             await verdict(client, token(place, index))

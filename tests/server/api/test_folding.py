@@ -262,7 +262,7 @@ def test_a_speed_follows_from_the_model_that_adaptdl_reports_for_the_place_that_
     assert (told["replicas"], told["nodes"], told["observed"]) == (4, 2, []), "no step was measured"
     expected = 400 / (0.1 + 0.001 * 100 + 0.4)
     assert reports.speed(text) == pytest.approx(expected)
-    assert state_reports.speed(told) == pytest.approx(expected)
+    assert state_reports.read(json.dumps(told)).speed == pytest.approx(expected)
     later, _ = folded(text, {}, shape(2, 1))
     assert reports.speed(later) == pytest.approx(400 / (0.1 + 0.001 * 200 + 0.2)), "as it runs now"
     measured, _ = folded(later, {0: report(speed=5.0), 1: report(speed=5.0)}, shape(2, 1))

@@ -20,10 +20,10 @@ from diflow.common import keys
 from diflow.common.errors import DiflowError
 from diflow.common.limits import MOST_REPLICAS, MOST_TASKS
 from diflow.dijob.model import DIJob
-from diflow.jobs.scale_requests import check_scalable, scaled
 from diflow.record.job import record_of
-from diflow.record.notes import Notes
-from diflow.record.reports import speed
+from diflow.record.reports import read
+from diflow.record.requests.changes import check_scalable, scaled
+from diflow.record.requests.notes import Notes
 from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, ReplicasRequest, validate
 from diflow.server.api.reading import served_record_of
@@ -203,7 +203,7 @@ def test_whatever_was_reported_is_folded_into_a_short_text_that_all_readers_take
     assert isinstance(json.loads(text), dict)
     assert written_at(text) == 1.8e9
     reports.profile(text)
-    for found in (reports.speed(text), speed(json.loads(text))):
+    for found in (reports.speed(text), read(text).speed):
         assert found is None or 0 < found < float("inf")
     reports.profile(before)
     reports.speed(before)

@@ -19,7 +19,7 @@ from diflow.common.limits import MOST_REPLICAS
 from diflow.jobs.scale import scale
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.record.job import record_of
-from diflow.record.notes import KEYS_KEPT
+from diflow.record.requests.notes import KEYS_KEPT
 from diflow.server.api.queueing import WAITING
 from diflow.server.settings import ServerSettings
 from tests.builders import job, task

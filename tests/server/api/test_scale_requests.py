@@ -14,10 +14,10 @@ from diflow import DIJob
 from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
-from diflow.jobs.scale_requests import check_scalable, scaled
 from diflow.kube.kinds import WORKFLOW
 from diflow.record.job import record_of
-from diflow.record.notes import KEYS_KEPT, Noted, Notes
+from diflow.record.requests.changes import check_scalable, scaled
+from diflow.record.requests.notes import KEYS_KEPT, Noted, Notes
 from diflow.server.api.scale_requests import ScaleRequest, ScaleRequests, step
 from diflow.server.http.errors import ApiError
 from diflow.workflows import render

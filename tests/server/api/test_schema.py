@@ -31,8 +31,8 @@ from schemathesis.specs.openapi.checks import (
 from diflow.server.api.openapi import document, text
 from diflow.server.api.reference import reference
 from diflow.server.settings import ServerSettings
+from tests.contrib.di_orchestrator.test_routes import submitted
 from tests.kube.fakeapi import serving
-from tests.server.api.test_v1alpha1 import submitted
 from tests.server.place import Place, bearer, elastic, mixed
 
 # `positive_data_acceptance` is not among them: a request can be well formed and ask for more than a job may have.

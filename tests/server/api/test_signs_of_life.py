@@ -22,7 +22,7 @@ def healthy() -> DIJob:
 
 
 def kept(place: Place) -> Signals:
-    found = signals.of(untrusted.mapping(place.parameter("elastic", keys.PARAM_PROFILINGS)))
+    found = signals.of(place.parameter("elastic", keys.PARAM_PROFILINGS))
     assert found is not None
     return found
 

@@ -10,12 +10,11 @@ import pytest
 from starlette.routing import BaseRoute, Route
 from structlog.testing import capture_logs
 
-from diflow.server.api.core import Core, Endpoint
+from diflow.server.api.core import Core
+from diflow.server.api.routes import Endpoint
 from diflow.server.http import envelope
 from diflow.server.http.exchange import Exchange
-from diflow.server.settings import ServerSettings
 from diflow.server.telemetry import Answered
-from tests.kube.fakeapi import serving
 from tests.server.place import Place, asynchronous, bearer, mixed, soon
 
 PATH = "/v2alpha1/job/default.mixed/replicas"
@@ -27,13 +26,7 @@ def broken(core: Core) -> list[BaseRoute]:  # noqa: ARG001
     async def fails(_: Exchange) -> None:
         raise ZeroDivisionError("a secret of the handler")
 
-    async def hangs(_: Exchange) -> None:
-        await asyncio.Event().wait()
-
-    return [
-        Route("/fails", Endpoint("/fails", seconds=None, get=fails)),
-        Route("/hangs", Endpoint("/hangs", seconds=0.01, get=hangs)),
-    ]
+    return [Route("/fails", Endpoint("/fails", {"GET": fails}))]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +41,6 @@ def broken(core: Core) -> list[BaseRoute]:  # noqa: ARG001
         ("BREW", PATH, 405),
         ("GET", PATH, 401),
         ("GET", "/fails", 500),
-        ("GET", "/hangs", 503),
     ],
 )
 @asynchronous
@@ -68,8 +60,6 @@ async def test_every_error_has_the_envelope_and_an_id(place: Place, method: str,
     assert "Traceback" not in answer.text
     if code == 405:
         assert answer.headers["allow"]
-    if code == 503:
-        assert answer.headers["retry-after"]
     if code == 500:
         assert any(line["event"] == "failed" and line["error"] == "ZeroDivisionError" for line in lines)
 
@@ -179,30 +169,6 @@ async def test_the_document_and_the_health_pages_need_no_token(place: Place) -> 
         assert (await client.get("/openapi.json")).json()["openapi"].startswith("3.1")
         health = await client.get("/healthz")
         assert (health.status_code, health.content) == (200, b"")
-
-
-@asynchronous
-async def test_an_answer_that_takes_too_long_is_503() -> None:
-    with serving() as api:
-        place = Place(api, settings=ServerSettings(answer_seconds=0.03, body_seconds=0.02))
-        place.running(mixed())
-        token = place.authority.pod_token("mixed-learner-1-0", job="mixed")
-        import threading
-
-        go = threading.Event()
-
-        def slow(request: Any) -> None:
-            if request.path.endswith("tokenreviews") and request.body["spec"]["token"] == token:
-                go.wait(60)
-
-        api.rule(slow)
-        try:
-            async with place.asked() as client:
-                answer = await client.get(PATH, headers=bearer(token))
-                assert answer.status_code == 503
-                assert "too long" in answer.json()["message"]
-        finally:
-            go.set()
 
 
 def test_messages_are_one_line_of_bounded_length_without_quotes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import ssl
 import threading
 import time
@@ -14,42 +13,12 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from diflow.common.errors import InvalidError
 from diflow.server.http.tls import Certificates
+from tests.certificates import make_pair
 from tests.server.processes import Served, served, until
 from tests.server.wire import connect, heard, one, request, talk
-
-
-def make_pair(folder: Path, name: str) -> tuple[Path, Path]:
-    """Write a new certificate for localhost and its key as `certificate` and `key`, as the kubelet swaps files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    texts = {
-        "certificate": certificate.public_bytes(serialization.Encoding.PEM),
-        "key": key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    }
-    for kind, text in texts.items():
-        new = folder / f".{kind}"
-        new.write_bytes(text)
-        new.rename(folder / kind)
-    return folder / "certificate", folder / "key"
 
 
 def trusting(*_: object) -> ssl.SSLContext:

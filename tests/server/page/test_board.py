@@ -15,6 +15,7 @@ from diflow.common import keys
 from diflow.common.durations import span
 from diflow.record.namespace import ended
 from diflow.record.namespace.ended import EndedJob
+from diflow.record.status.followed import Failure
 from diflow.server.page import CacheSnapshot, Freshness, Permissions
 from diflow.server.page.board import (
     COLOURS,
@@ -25,10 +26,10 @@ from diflow.server.page.board import (
     Query,
     board,
 )
-from diflow.server.page.facts import MOST_RECORDED, FailureFacts, JobFacts, trim_record
+from diflow.server.page.facts import MOST_RECORDED, JobFacts, trim_record
 from diflow.server.page.render import content
-from diflow.server.page.texts import argo_link, rate
-from tests.server.page_scene import GPU, NOW, MadeJob, changed, cluster_state, foreign_pod, made_node, scene, when
+from diflow.server.page.texts import argo_link, ranged, rate
+from tests.server.page_scene import GPU, NOW, MadeJob, changed, cluster_state, foreign_pod, made_node, said, scene, when
 
 EVERYTHING = Permissions(None, nodes=True)
 
@@ -200,7 +201,7 @@ def test_of_a_job_that_went_on_in_another_workflow_the_last_one_is_shown() -> No
     second.annotations = {keys.CONTINUES: "long", keys.CONTINUES_UID: first.uid}
     second.pod("w", 0, made=19, ready=19, node="n")
     found = shown(cluster_state([first, second]))
-    assert [(line.facts.workflow, line.facts.phase) for line in found.jobs] == [("long-s2", "Running")]
+    assert [(line.facts.record.identity.name, line.facts.phase) for line in found.jobs] == [("long-s2", "Running")]
 
 
 def test_an_opened_job_has_the_failures_in_its_earlier_workflows_as_well() -> None:
@@ -210,11 +211,11 @@ def test_an_opened_job_has_the_failures_in_its_earlier_workflows_as_well() -> No
     second.annotations = {keys.CONTINUES: "long", keys.CONTINUES_UID: first.uid}
     stranger = MadeJob("other", {"w": 1}, submitted=90)
     stranger.annotations = {keys.CONTINUED_IN: "long-s2"}
-    failed = [FailureFacts(f"w-{i}", float(i), "n", "unknown", "none", "again") for i in range(9)]
+    failed = [Failure(f"w-{i}", when(i), "n", "unknown", "", "none", "again") for i in range(9)]
     of = {"long-s2": (failed[0],), "long": tuple(failed[1:]), "other": (replace(failed[0], replica="not its"),)}
     parts = cluster_state([first, second, stranger])
-    jobs = [replace(one, failures=of[one.workflow]) for one in parts.jobs]
-    (line,) = [one for one in shown(replace(parts, jobs=jobs)).jobs if one.facts.workflow == "long-s2"]
+    jobs = [replace(one, failures=of[one.record.identity.name]) for one in parts.jobs]
+    (line,) = [one for one in shown(replace(parts, jobs=jobs)).jobs if one.facts.record.identity.name == "long-s2"]
     opened = shown(replace(parts, jobs=jobs), job=line.facts.key).opened
     assert opened is not None
     assert [one.replica for one in opened.line.facts.failures] == [f"w-{i}" for i in range(8)]
@@ -231,7 +232,7 @@ def test_pods_of_an_earlier_workflow_of_the_same_name_are_not_taken_for_the_jobs
 def test_an_opened_job_has_its_replicas_where_they_are_and_what_keeps_them() -> None:
     found = shown(scene(), job="audio/speech-asr")
     assert found.opened is not None
-    assert [(p.record.task, p.record.index, p.record.where, p.is_ready) for p in found.opened.replicas] == [
+    assert [(p.record.task, p.record.index, p.record.where, p.record.is_ready) for p in found.opened.replicas] == [
         ("worker", 0, "gpu-4", True), ("worker", 1, "gpu-4", False),
     ]  # fmt: skip
     page = html(scene(), job="audio/speech-asr")
@@ -269,9 +270,9 @@ def test_whatever_people_write_stays_text(text: str) -> None:
     given = scene()
     plain = _Reader(html(given, job="vision/vision-resnet"))
     jobs = [
-        replace(
-            job, name=text + str(i), namespace=text, queue=text, priority=text, phase=job.phase, message=text, why=text,
-            round=text, workflow=job.workflow, tasks=tuple(replace(t, name=text) for t in job.tasks),
+        said(
+            job, name=text + str(i), message=text, why=text, task=text,
+            namespace=text, queue=text, priority=text, round=text,
         )
         for i, job in enumerate(given.jobs)
     ]  # fmt: skip
@@ -349,7 +350,7 @@ def test_what_is_asked_for_of_a_preemptible_job_is_its_range_and_not_the_number_
         job.pod("w", i, made=9, ready=9, node="gpu-1")
     found = shown(cluster_state([job], [made_node("gpu-1")]))
     [line] = found.jobs
-    assert (line.observed, line.granted, line.desired, line.asked_text) == (7, 7, 7, "2–7")
+    assert (line.facts.ready, line.facts.granted, line.facts.high, ranged(line.facts)) == (7, 7, 7, "2–7")
     assert found.totals.desired == 7
     words = " ".join(" ".join(_Reader(content(found, Freshness(), now=NOW)).words).split())
     assert "6 / 6 / 1–6" in words
@@ -365,7 +366,7 @@ def recorded(*jobs: EndedJob, namespace: str = "vision") -> tuple[JobFacts, ...]
 def gone(name: str = "gone", **changed: Any) -> EndedJob:
     """A job whose Workflow was deleted."""
     made = EndedJob(
-        "vision", name, "u", "Failed", when(300), when(500), when(490), "research", message="worker-0 failed"
+        name, "Failed", when(300), "u", when(500), when(490), "research", message="worker-0 failed", namespace="vision"
     )
     return replace(made, **changed)
 
@@ -386,8 +387,8 @@ def test_a_job_whose_workflow_was_deleted_is_shown_with_how_it_ended() -> None:
 
 
 def test_a_job_whose_workflow_still_exists_is_shown_once() -> None:
-    past = EndedJob("rl", "nightly-eval", "u", "Succeeded", ended=when(310), submitted=when(400))
-    runs = EndedJob("rl", "cartpole", "u", "Failed", ended=when(46), submitted=when(47))
+    past = EndedJob("nightly-eval", "Succeeded", uid="u", namespace="rl", ended=when(310), submitted=when(400))
+    runs = EndedJob("cartpole", "Failed", uid="u", namespace="rl", ended=when(46), submitted=when(47))
     before = replace(past, submitted=when(900), ended=when(800))
     given = replace(scene(), ended={"rl": recorded(before, past, runs, namespace="rl")})
     assert names(shown(given)).count("cartpole") == 1

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from cluster.packages import require
 from diflow.server.page import CacheSnapshot, Freshness, render
-from tests.server.page_scene import NOW, MadeJob, changed, cluster_state, made_node, scene
+from tests.server.page_scene import NOW, MadeJob, changed, cluster_state, made_node, said, scene
 from tests.server.page_serving import GOOD, NARROW, PATIENCE_SECONDS, Stage, on_a_socket
 
 PHONE = {"width": 360, "height": 740}
@@ -132,8 +132,10 @@ def test_a_phone_needs_no_scrolling_to_the_side_even_with_the_longest_names(
     long = "a-very-long-name-without-any-place-to-break-it-0123456789012345"
     given = scene()
     stage.cluster = CacheSnapshot(
-        [replace(j, name=f"{long}{i}", message="x" * 300, why="y" * 300, queue=long, tasks=tuple(
-            replace(t, name=long) for t in j.tasks)) for i, j in enumerate(given.jobs)],
+        [
+            said(job, name=f"{long}{i}", message="x" * 300, why="y" * 300, queue=long, task=long)
+            for i, job in enumerate(given.jobs)
+        ],
         [changed(p, waiting="z" * 300, host=long) for p in given.pods],
         [replace(n, name=n.name + long) for n in given.nodes],
     )  # fmt: skip
@@ -253,8 +255,10 @@ def test_a_job_is_opened_with_its_history_and_its_replicas(open_page: Opener) ->
 def test_hostile_text_is_only_text(open_page: Opener, stage: Stage) -> None:
     bad = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'><b>"
     given = scene()
-    jobs = [replace(j, name=bad + str(i), namespace=bad, queue=bad, message=bad, why=bad, priority=bad, tasks=tuple(
-        replace(t, name=bad) for t in j.tasks)) for i, j in enumerate(given.jobs)]  # fmt: skip
+    jobs = [
+        said(job, name=bad + str(i), message=bad, why=bad, task=bad, namespace=bad, queue=bad, priority=bad)
+        for i, job in enumerate(given.jobs)
+    ]
     pods = [changed(p, waiting=bad, name=bad) for p in given.pods]
     stage.cluster = CacheSnapshot(jobs, pods, [replace(n, name=bad + n.name) for n in given.nodes])
     page = open_page()
@@ -263,7 +267,7 @@ def test_hostile_text_is_only_text(open_page: Opener, stage: Stage) -> None:
     expect(page.locator("#jobs")).to_contain_text(bad)
     page.locator("table.jobs a.job").first.click()
     expect(page.get_by_role("region", name="Job", exact=True)).to_contain_text(bad)
-    stage.cluster = replace(stage.cluster, jobs=[replace(j, message=f"now {bad}", why="") for j in jobs])
+    stage.cluster = replace(stage.cluster, jobs=[said(j, message=f"now {bad}", why="") for j in jobs])
     expect(page.locator("#jobs")).to_contain_text(f"now {bad}")
     assert page.locator("main img, main script").count() == 0
 
@@ -362,14 +366,22 @@ def test_a_thousand_jobs_on_two_hundred_nodes_stay_usable(open_page: Opener, sta
     one = cluster_state([MadeJob("job", {"w": 1}).pod("w", 0, made=9, ready=9, node="n-0")], [made_node("n-0")])
     job, pod, node = one.jobs[0], one.pods[0], one.nodes[0]
     ids = range(1000)
-    many = [replace(job, name=f"job-{i:04}", workflow=f"job-{i:04}", uid=f"u-{i}", submitted=NOW + i) for i in ids]
+    known = job.record
+    many = [
+        replace(
+            known,
+            identity=replace(known.identity, name=f"job-{i:04}", uid=f"u-{i}"),
+            argo=replace(known.argo, created_seconds=NOW + i),
+        )
+        for i in ids
+    ]
     read = pod.record
     pods = [
         replace(changed(pod, waiting="", name=f"p-{i}").record, job=f"{read.namespace}/job-{i:04}", owner=f"u-{i}")
         for i in ids
     ]
     stage.cluster = CacheSnapshot(
-        [replace(one, link={"metadata": {"name": one.name}}) for one in many],
+        [replace(job, record=one) for one in many],
         [replace(pod, record=replace(one, host=f"n-{i % 200}")) for i, one in enumerate(pods)],
         [replace(node, name=f"n-{i}") for i in range(200)],
     )

@@ -13,7 +13,7 @@ import pytest
 
 from diflow.common import keys, quantities, words
 from diflow.record.pod import serving_record_of
-from diflow.record.reports import speed
+from diflow.record.reports import read
 from diflow.record.status import status
 from diflow.server.page.facts import JobFacts, pod_facts, trim_node
 from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, trim_workflow, when
@@ -51,7 +51,7 @@ def test_a_job_that_moved_shows_each_round_with_its_replicas() -> None:
     found = facts(job)
     assert counts(found) == [(50, 1, 0), (20, 0, 0), (19, 3, 0)]
     assert [round((NOW - at) / 60) for at in found.history.rounds] == [19]
-    assert (found.reschedules, found.round) == (1, "2")
+    assert (found.reschedules, found.record.round) == (1, "2")
 
 
 def test_a_replica_counts_once_while_its_next_pod_waits_for_its_last_one_to_leave() -> None:
@@ -101,7 +101,7 @@ def test_a_long_history_is_thinned_and_keeps_its_lows_its_span_and_its_end() -> 
 def test_desired_granted_and_observed_are_never_mixed() -> None:
     job = MadeJob("a", {"learner": 1, "w": (2, 6, 8)}, preemptible=True, granted={"learner": 1, "w": 3})
     job.pod("learner", 0, made=9, ready=9).pod("w", 0, made=9, ready=9).pod("w", 1, made=9).pod("w", 2, made=9)
-    tasks = {t.name: (t.low, t.high, t.desired, t.granted, t.observed) for t in facts(job).tasks}
+    tasks = {t.name: (t.low, t.high, t.desired, t.granted, t.ready) for t in facts(job).tasks}
     assert tasks == {"learner": (1, 1, 1, 1, 1), "w": (2, 8, 6, 3, 1)}
 
 
@@ -195,9 +195,10 @@ def test_what_somebody_wrote_into_an_annotation_makes_no_error(key: str, value: 
 
 
 def test_the_speed_is_what_the_job_says_or_what_its_ranks_say_together() -> None:
-    assert speed({"speed": 12.5, "ranks": {"0": {"speed": 1}}}) == 12.5
-    assert speed({"ranks": {"0": {"speed": 2.0}, "1": {"speed": 3.0}, "2": {"speed": -1}, "3": "x"}}) == 5.0
-    assert speed({"speed": 0}) is None
+    assert read('{"speed": 12.5, "ranks": {"0": {"speed": 1}}}').speed == 12.5
+    ranks = '{"0": {"speed": 2.0}, "1": {"speed": 3.0}, "2": {"speed": -1}, "3": "x"}'
+    assert read(f'{{"ranks": {ranks}}}').speed == 5.0
+    assert read('{"speed": 0}').speed is None
 
 
 def test_a_pod_has_its_replica_its_node_and_what_it_asks_for() -> None:
@@ -205,10 +206,11 @@ def test_a_pod_has_its_replica_its_node_and_what_it_asks_for() -> None:
     job.pod("w", 1, made=9, ready=8, node="gpu-1").pod("w", 0, made=9)
     placed, gated = (pod_facts(pod, serving_record_of(pod)) for pod in job.pods)
     assert placed is not None
-    assert (placed.record.workflow, placed.replica, placed.record.where, placed.is_ready) == ("a", "w-1", "gpu-1", True)
+    assert (placed.record.workflow, placed.replica) == ("a", "w-1")
+    assert (placed.record.where, placed.record.is_ready) == ("gpu-1", True)
     assert placed.record.request == {"cpu": 1500, "memory": 2048, GPU: 2, "pods": 1}
     assert gated is not None
-    assert (gated.record.where, gated.is_ready) == ("", False)
+    assert (gated.record.where, gated.record.is_ready) == ("", False)
     assert "admitted" in gated.waiting
 
 

@@ -75,7 +75,7 @@ async def test_who_may_list_everything_sees_everything(place: Place) -> None:
 
 @asynchronous
 async def test_ended_jobs_are_seen_in_namespaces_without_any_workflow(place: Place) -> None:
-    data = {"jobs": ended.text([EndedJob("past", "over-long-ago", "u", "Failed", "2026-01-01T00:00:00Z")])}
+    data = {"jobs": ended.text([EndedJob("over-long-ago", "Failed", "2026-01-01T00:00:00Z")])}
     place.api.add(CONFIG_MAP, {"metadata": {"name": keys.ENDED_JOBS}, "data": data}, namespace="past")
     place.api.add(CONFIG_MAP, {"metadata": {"name": "others"}, "data": data}, namespace="more")
     maria = place.authority.person("maria", ("list", "past", "*"))

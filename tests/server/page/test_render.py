@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from diflow.server.page import CacheSnapshot, Freshness, Permissions, render
 from diflow.server.page.board import Query, board
-from tests.server.page_scene import NOW, changed, scene
+from tests.server.page_scene import NOW, changed, said, scene
 
 FOLDER = Path(render.__file__).parent
 ATTACK = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>{{ 7 * 7 }}{% raw %}&amp;"
@@ -20,7 +20,7 @@ ATTACK = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>{{ 7 * 7 }}{
 
 def test_a_job_that_is_named_with_markup_is_escaped_wherever_it_is_shown() -> None:
     given = scene()
-    jobs = [replace(job, name=ATTACK, tasks=tuple(replace(t, name=ATTACK) for t in job.tasks)) for job in given.jobs]
+    jobs = [said(job, message=job.message, why=job.why, name=ATTACK, task=ATTACK) for job in given.jobs]
     state = CacheSnapshot(jobs, [changed(pod, waiting=pod.waiting, task=ATTACK) for pod in given.pods], given.nodes)
     found = board(state, Permissions(None, nodes=True), Query.parse({"job": f"vision/{ATTACK}"}))
     assert found.opened is not None

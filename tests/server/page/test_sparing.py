@@ -30,7 +30,7 @@ class Machine:
     derived: list[str] = field(default_factory=list)
     take: Callable[[Any], float] = lambda obj: HEAVY if obj["metadata"]["name"] != "light" else 0.001
 
-    def derive(self, obj: Any, _: JobRecord) -> JobFacts | None:
+    def derive(self, obj: Any, *_: JobRecord) -> JobFacts | None:
         self.used += self.take(obj)
         self.derived.append(f"{obj['metadata']['namespace']}/{obj['metadata']['name']}")
         return obj["metadata"]["resourceVersion"]  # type: ignore[no-any-return]  # it is only handed through
@@ -44,7 +44,8 @@ def workflow(version: int, *, name: str = "large", namespace: str = "evil", uid:
 
 
 def look(sparing: Sparing, obj: Any) -> JobFacts | None:
-    return sparing(obj, record_of(obj))
+    read = record_of(obj)
+    return sparing(obj, read, read)
 
 
 def test_a_workflow_that_changes_all_the_time_takes_no_more_than_the_share_of_its_namespace() -> None:
@@ -106,9 +107,9 @@ class Late(Sparing):
         self.looks: list[str] = []
         self.gone: list[Key] = []
 
-    def __call__(self, obj: Any, record: JobRecord) -> JobFacts | None:
-        self.looks.append(record.name)
-        facts = super().__call__(obj, record)
+    def __call__(self, obj: Any, read: JobRecord, kept: JobRecord) -> JobFacts | None:
+        self.looks.append(read.name)
+        facts = super().__call__(obj, read, kept)
         return facts and replace(facts, message=str(len(self.looks)))
 
     def late(self) -> list[Key]:
@@ -122,7 +123,7 @@ class Late(Sparing):
 async def test_the_page_reads_again_what_is_late_and_forgets_what_is_gone() -> None:
     sparing = Late()
     with serving() as api:
-        place = Place(api, beside=lambda obj, record: (isinstance(record, JobRecord) and sparing(obj, record)) or None)
+        place = Place(api, beside=lambda obj, *read: (isinstance(read[0], JobRecord) and sparing(obj, *read)) or None)
         page = PageCache(place.cluster, sparing=sparing)
         place.running(mixed("first-job"))
         async with place.asked():

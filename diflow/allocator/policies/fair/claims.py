@@ -28,7 +28,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray
 from diflow.allocator.model.ledger import Ledger
-from diflow.allocator.policies.fair.shares import ROUNDING, Shares
+from diflow.allocator.policies.fair.shares import ROUNDING, Shares, value_of
 from diflow.allocator.policies.waiting import minimum_gang
 
 Resources = tuple[int, ...]
@@ -150,8 +150,16 @@ class Entitlements:
                 return False
         return True
 
+    def kept_guarantees(self, queues: Sequence[int], before: Sequence[Sequence[int]]) -> bool:
+        """Whether these queues hold what they are guaranteed of what they held `before` (Q×R)."""
+        return not self.guaranteed or all(
+            now >= min(sure, had)
+            for q in queues
+            for now, sure, had in zip(self.ledger.used[q], self.guarantee[q], before[q], strict=True)
+        )
+
     def met(self, queue: int, counted: Resources, more: Sequence[int] | None = None, sign: int = 1) -> float:
-        """The met part of the queue's share, with `more` added (or, by `sign`, removed), as a fraction of the cluster:
+        """The value of the met part of the queue's share, with `more` added (or, by `sign`, removed), of the cluster:
         by the counted resource with the largest held over deserved."""
         used, share = self.ledger.used[queue], self.deserved[queue]
         ratio = weight = 0.0
@@ -159,7 +167,7 @@ class Entitlements:
             if share[r] > ROUNDING:
                 held = used[r] + (sign * more[r] if more is not None else 0)
                 ratio, weight = max(ratio, held / share[r]), max(weight, share[r] / self._total[r])
-        return min(1.0, ratio) * weight
+        return value_of(min(1.0, ratio)) * weight
 
 
 class Claim:
@@ -227,6 +235,28 @@ class Claim:
             and not (self._stops(victim, amount) and not self._may_be_displaced(side, victim))
             and not (is_below and not (self._is_modest(victim, amount) and self._is_worth(side, amount)))
         )
+
+    def is_met_by(self, victims: Sequence[int], before: Sequence[Sequence[int]], met: float) -> bool:
+        """Whether the queues share better in the present state, in which the claimant and others have started in the
+        place of victims of one queue, than when they held `before` (Q×R), which `met` (as `met_beside`) of their
+        shares: the rules of `may_take`, for the outcome."""
+        entitlements, facts = self._s, self._s.ledger.facts
+        side = self._side(facts.job_queue[victims[0]])
+        if side is None or not entitlements.kept_guarantees([*side.below, *side.above], before):
+            return False
+        left = self._left(side, [0] * len(self._need))
+        if left >= 1 - _SAME:
+            return True
+        if left <= side.least + _SAME or any(facts.priority[victim] > self._priority for victim in victims):
+            return False
+        return self.met_beside(victims[0]) >= met - _SAME
+
+    def met_beside(self, victim: int) -> float:
+        """The met shares of the claimant's queue, the victim's, and their siblings, below the common ancestor."""
+        entitlements, side = self._s, self._side(self._s.ledger.facts.job_queue[victim])
+        parent = entitlements.chains[side.mine][1:2] if side is not None else []
+        siblings = (q for q, chain in enumerate(entitlements.chains) if chain[1:2] == parent)
+        return sum(entitlements.met(q, entitlements.counted(q, self.asked)) for q in siblings)
 
     def _left(self, side: _Side, amount: Sequence[int]) -> float:
         """Held over deserved of the victim's queues without `amount` (R), the smallest of them; at most 1."""

@@ -18,6 +18,7 @@ from diflow.allocator.model.reasons import Reason
 from diflow.allocator.policies.fair.idle_capacity import Serving, serve
 from diflow.allocator.policies.fair.preemption import Preemption
 from diflow.allocator.policies.fair.reclaiming import Reclaiming
+from diflow.allocator.policies.fair.replacing import Replacing
 from diflow.allocator.policies.fair.reservation import Reservation
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fair.transactions import Transactions
@@ -40,6 +41,7 @@ class Cycle:
         self.transactions = Transactions(state, self._reservation, careful=careful)
         self._preemption = Preemption(state, self.transactions)
         self._reclaiming = Reclaiming(state, self.transactions)
+        self._replacing = Replacing(state, self.transactions, self._reservation)
 
     def run(self, steps: Sequence[str], name: str) -> Plan:
         """The plan of these steps, with the reasons of waiting jobs."""
@@ -87,6 +89,7 @@ class Cycle:
         """Reclaim across queues, for jobs of queues below their share or guarantee."""
         self._reclaiming.serve_guarantees(takes=True)
         self._reclaiming.for_shares()
+        self._replacing.for_shares()
         self._share_inside_queues()
 
     def _share_inside_queues(self) -> None:

@@ -49,7 +49,7 @@ class Serving:
 
     def __init__(self, state: State, reservation: Reservation, *, within_share: bool) -> None:
         self._state, self._reservation, self._within_share = state, reservation, within_share
-        self._too_big: dict[tuple[int, int], int] = {}
+        self._too_big: dict[tuple[int, int, bool], int] = {}
         self._above_share: set[int] = set()
 
     def serve(self, among: BoolArray) -> None:
@@ -98,8 +98,9 @@ class Serving:
         key = self._key(job, role)
         if alone and facts.role_min[role] >= self._too_big.get(key, ANY_NUMBER):
             return False
-        if facts.kinds[job] in self._above_share:
+        if facts.kinds[job] in self._above_share or ledger.work.is_spent(job):
             return False
+        ledger.work.at(job)
         gang = minimum_gang(ledger, job)
         if not self._is_within_share(job, ledger.amount(gang)):
             self._above_share.add(facts.kinds[job])
@@ -127,10 +128,10 @@ class Serving:
                 self._too_big[key] = 1
         return False
 
-    def _key(self, job: int, role: int) -> tuple[int, int]:
-        """Roles with the same key fit on the same nodes within the same caps."""
+    def _key(self, job: int, role: int) -> tuple[int, int, bool]:
+        """Roles with the same key fit on the same nodes within the same limits of their queue."""
         facts = self._state.facts
-        return facts.shape[role], facts.job_queue[job] if facts.capped else -1
+        return facts.shape[role], facts.job_queue[job] if facts.capped else -1, facts.is_fixed(job)
 
     def _entry(self, job: int, place: dict[int, int]) -> _Entry:
         return dominant(self._state.ledger.held_amount(job), self._state.total), place[job], job

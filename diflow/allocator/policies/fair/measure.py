@@ -13,7 +13,7 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.fair.shares import ROUNDING, Shares, queue_demand, usable_capacity
+from diflow.allocator.policies.fair.shares import ROUNDING, Shares, queue_demand, usable_capacity, value_of
 
 RANKS = 4
 """Priorities that the measure distinguishes (the lowest ones count as one)."""
@@ -106,7 +106,8 @@ class Measure:
         np.add.at(held, self._surplus_row, s.role_request * (replicas - gangs)[:, None])
         # Higher priorities use up the share first.
         so_far = held[:-1].reshape(s.queues, self._levels, -1).cumsum(axis=1)
-        met = np.minimum((so_far / self._share[:, None, :]).max(axis=2, initial=0.0), 1.0) * self._weight[:, None]
+        parts: FloatArray = np.minimum((so_far / self._share[:, None, :]).max(axis=2, initial=0.0), 1.0)
+        met = value_of(parts) * self._weight[:, None]
         sure = np.zeros_like(so_far)
         if self._sure.any():
             below = np.zeros_like(so_far)

@@ -29,12 +29,14 @@ class FairPolicy:
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the new job within its queue's share, or in idle capacity; no other job changes."""
+        snapshot.work.begin()
         used = self._prepared(snapshot)
         only = np.zeros(used.jobs, dtype=np.bool_)
         only[job] = True
         return Cycle(State(used, self._settings, only)).run(GENTLE, self.name)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
+        snapshot.work.begin()
         return within_maximums(snapshot, self.name, self._within)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:

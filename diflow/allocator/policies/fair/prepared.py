@@ -1,6 +1,7 @@
-"""The snapshot as the fair policies read it: a queue for each parent's own jobs, and priorities that age.
+"""The snapshot as the fair policies read it: a queue for each parent's own jobs, priorities that age, and guarantees
+that jobs which are not preemptible keep free.
 
-Both change the input, so the policies handle neither parents with jobs of their own nor ageing.
+All change the input, so the policies handle neither parents with jobs of their own nor ageing.
 """
 
 from __future__ import annotations
@@ -11,27 +12,40 @@ from typing import Any
 import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray, IntArray, frozen
-from diflow.allocator.model.reasons import OwnShare, QueueShare
-from diflow.allocator.model.snapshot import UNLIMITED, Memo, Snapshot
+from diflow.allocator.model.reasons import NamespaceShare, OwnShare, QueueShare
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot, kept_guarantees
 
 OWN = "/own"
 """Suffix of the queue for a parent's own jobs. Names of queues cannot contain a slash."""
+IN = "/in/"
+"""Between the name of a queue and that of a namespace: the queue for the jobs of that namespace."""
+MOST_NAMESPACES = 64
+"""Such queues at most: with more, no queue is divided, as a plan's time grows with the number of queues."""
 
 
-def prepared(snapshot: Snapshot, *, ageing_seconds: float = 0.0) -> Snapshot:
-    """The snapshot with a queue of weight 1 for the own jobs of each parent, and with aged priorities.
+def prepared(snapshot: Snapshot, *, ageing_seconds: float = 0.0, by_namespace: bool = False) -> Snapshot:
+    """The snapshot with a queue of weight 1 for the own jobs of each parent, and with aged priorities. `by_namespace`:
+    with a queue of weight 1 for the jobs of each namespace of a queue too.
 
     The added queues come last, so the queues of `snapshot` keep their indices. The same object if nothing changes.
     """
     out = _with_own_queues(snapshot)
+    if by_namespace:
+        out = _with_namespaces(out)
     if ageing_seconds > 0:
         out = replace(out, job_priority=frozen(aged_priority(snapshot, ageing_seconds)))
+    if out.queue_guarantee.any() and kept_guarantees(out) is not None:
+        out = replace(
+            out, keeps_guarantees=True, memo=out.memo.get("with guarantees", (out.job_preemptible,), out.apart)
+        )
     return out
 
 
 def share_of(snapshot: Snapshot, queue: int, resource: int, *, holds: int, deserves: float, needs: int) -> QueueShare:
     """The reason of a gang that needs so much of a resource, of which a queue of a prepared snapshot holds enough."""
     name, what = snapshot.queue_names[queue], snapshot.resources[resource]
+    if IN in name:
+        return NamespaceShare(name.partition("/")[0], what, holds, deserves, needs)
     kind = OwnShare if name.endswith(OWN) else QueueShare
     return kind(name.removesuffix(OWN), what, holds, deserves, needs)
 
@@ -68,17 +82,50 @@ def _with_own_queues(snapshot: Snapshot) -> Snapshot:
     return replace(s, **changed)
 
 
+def _with_namespaces(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with a queue below each queue for each namespace of its jobs, if there are several and not too many
+    of them."""
+    s = snapshot
+    spaces = [name.rpartition("/")[0] for name in s.job_names]
+    of_queue: dict[int, list[str]] = {}
+    for queue, space in zip(s.job_queue.tolist(), spaces, strict=True):
+        known = of_queue.setdefault(queue, [])
+        if space not in known:
+            known.append(space)
+    parts = [
+        (q, space) for q, found in sorted(of_queue.items()) if q >= 0 and len(found) > 1 for space in sorted(found)
+    ]
+    if not 0 < len(parts) <= MOST_NAMESPACES:
+        return s
+    place = {part: s.queues + i for i, part in enumerate(parts)}
+    queue = [place.get((q, space), q) for q, space in zip(s.job_queue.tolist(), spaces, strict=True)]
+    names = [f"{s.queue_names[q]}{IN}{space}" for q, space in parts]
+    fields = _added_queues(s, [q for q, _ in parts], names)
+    sources = (s.job_names, s.job_queue, s.queue_names, s.queue_parent, s.queue_weight, s.queue_guarantee, s.queue_cap)
+    known_fields = s.memo.get("namespaces", sources, lambda: {**fields, "job_queue": frozen(np.array(queue))})
+    return replace(s, **known_fields)
+
+
 def _changed_fields(snapshot: Snapshot, mixed: IntArray) -> dict[str, Any]:
-    s, resources = snapshot, len(snapshot.resources)
-    place = np.arange(-1, s.queues)
-    place[mixed + 1] = s.queues + np.arange(len(mixed))
+    place = np.arange(-1, snapshot.queues)
+    place[mixed + 1] = snapshot.queues + np.arange(len(mixed))
+    names = [snapshot.queue_names[q] + OWN for q in mixed.tolist()]
+    return {**_added_queues(snapshot, mixed.tolist(), names), "job_queue": frozen(place[snapshot.job_queue + 1])}
+
+
+def _added_queues(snapshot: Snapshot, parents: list[int], names: list[str]) -> dict[str, Any]:
+    """The fields of queues with one more of weight 1 below each of these parents."""
+    s, resources, count = snapshot, len(snapshot.resources), len(parents)
+    above = np.array(parents, dtype=np.int64)
     return {
-        "queue_names": (*s.queue_names, *(s.queue_names[q] + OWN for q in mixed.tolist())),
-        "queue_parent": frozen(np.concatenate([s.queue_parent, mixed])),
-        "queue_weight": frozen(np.concatenate([s.queue_weight, np.ones(len(mixed))])),
-        "queue_guarantee": frozen(np.vstack([s.queue_guarantee, np.zeros((len(mixed), resources), dtype=np.int64)])),
-        "queue_cap": frozen(np.vstack([s.queue_cap, np.full((len(mixed), resources), UNLIMITED, dtype=np.int64)])),
-        "job_queue": frozen(place[s.job_queue + 1]),
+        "queue_names": (*s.queue_names, *names),
+        "queue_parent": frozen(np.concatenate([s.queue_parent, above])),
+        "queue_weight": frozen(np.concatenate([s.queue_weight, np.ones(count)])),
+        "queue_guarantee": frozen(np.vstack([s.queue_guarantee, np.zeros((count, resources), dtype=np.int64)])),
+        "queue_lends": frozen(np.append(s.queue_lends, np.zeros(count, dtype=np.bool_)))
+        if len(s.queue_lends)
+        else (s.queue_lends),
+        "queue_cap": frozen(np.vstack([s.queue_cap, np.full((count, resources), UNLIMITED, dtype=np.int64)])),
         # Values derived from these queues must not replace those derived from the snapshot's own.
-        "memo": Memo(),
+        "memo": s.apart(),
     }

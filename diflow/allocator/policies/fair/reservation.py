@@ -12,7 +12,15 @@ import numpy as np
 from diflow.allocator.policies.fair.claims import asked_for
 from diflow.allocator.policies.fair.shares import dominant
 from diflow.allocator.policies.fair.state import State
-from diflow.allocator.policies.turns import Turn, borrowers, largest_late, last_older_start, turn_of, waits_since
+from diflow.allocator.policies.turns import (
+    Turn,
+    borrowers,
+    largest_late,
+    last_older_start,
+    lasting_use,
+    turn_of,
+    waits_since,
+)
 from diflow.allocator.policies.waiting import Kept, lift, minimum_gang, reserve
 
 
@@ -73,7 +81,7 @@ class Reservation:
             role, node, count = state.ledger.triples()
             mine = lent[s.role_job[role]]
             borrowed = s.usage(role[mine], node[mine], count[mine])
-        self.kept = reserve(state.ledger, turn.job, borrowed)
+        self.kept = reserve(state.ledger, turn.job, borrowed, lasting=lasting_use(s, turn))
 
     def lift(self) -> Kept:
         """Lift the reservation; returns what it was."""
@@ -112,7 +120,7 @@ class Reservation:
         s, facts, ledger = state.snapshot, state.facts, state.ledger
         holders = state.holders()
         since = waits_since(s)
-        waits = state.allowed & ~holders & (s.now_seconds - since >= state.settings.reserve_after_seconds)
+        waits = state.allowed & ~holders & ~s.modest & (s.now_seconds - since >= state.settings.reserve_after_seconds)
         if not waits.any():
             return None
         rank = np.zeros(s.queues + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -63,6 +64,20 @@ def _usable_capacity(snapshot: Snapshot) -> IntArray:
         usable = np.where(snapshot.node_open[:, None], usable, np.minimum(held, usable))
     out: IntArray = usable.sum(axis=0)
     return out
+
+
+Part = TypeVar("Part", float, FloatArray)
+
+
+def value_of(part: Part) -> Part:
+    """The value of holding so much of a share (0..1), in the same unit: the less a queue holds, the more each further
+    part is worth. So what two queues hold is compared by the poorer one first (leximin), unless the other one loses
+    many times as much."""
+    return part * _EVEN + (1 - (1 - part) ** _POWER) * (1 - _EVEN)
+
+
+_EVEN = 1 / 1024
+_POWER = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)

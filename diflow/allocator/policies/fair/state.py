@@ -80,6 +80,16 @@ class State:
         """Keep the cache: the ledger is again as it was when the cache was last used."""
         self._cached_at = self.ledger.changes
 
+    def remembered(self) -> Callable[[], None]:
+        """A function that puts back the reasons and the cache, once all changes of the ledger since now were undone."""
+        reasons, cached, is_fresh = list(self.reasons), self._cached, self._cached_at == self.ledger.changes
+
+        def undo() -> None:
+            self.reasons[:] = reasons
+            self._cached, self._cached_at = cached, self.ledger.changes if is_fresh else -1
+
+        return undo
+
     # -- sets of jobs, in order --
 
     def holders(self) -> BoolArray:

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray
-from diflow.allocator.model.reasons import GaveBackReservation, Loss
+from diflow.allocator.model.reasons import GaveBackReservation, Loss, ReclaimedByGuarantee
 from diflow.allocator.policies.fair.losses import Given
 from diflow.allocator.policies.fair.measure import Worth
 from diflow.allocator.policies.fair.reservation import Reservation
@@ -20,6 +20,8 @@ from diflow.allocator.policies.fair.victims import MayTake, Reach, evict_for, or
 
 MOST_TRANSACTIONS = 64
 """Preemptions and reclaims tried in one cycle: each may look at hundreds of victims. The next cycle continues."""
+MOST_FOR_GUARANTEES = 6
+"""How often a guarantee is served from one job for the jobs of one namespace within the time that such losses count."""
 MOST_LOOKS = 1024
 """Gangs for which victims are considered in one cycle, most of them without a search."""
 MOST_CANDIDATES = 32_768
@@ -52,7 +54,7 @@ class Transactions:
         A job that is bound to nodes or a domain is only compared with itself, because it can use other nodes than its
         equals.
         """
-        state, facts = self._state, self._state.facts
+        state, s, facts = self._state, self._state.snapshot, self._state.facts
         progress = True
         while progress:
             progress = False
@@ -61,7 +63,8 @@ class Transactions:
                     return
                 counts = [state.ledger.count[role] for role in facts.roles_of[job]]
                 nodes = job if state.ledger.is_bound(job) else -1, self._reservation.is_open_to(job)
-                look = (take.__name__, facts.kinds[job], facts.priority[job], *nodes, *counts)
+                mine = (job if s.modest[job] else -1, s.owners[job] if len(s.spared) else -1)
+                look = (take.__name__, facts.kinds[job], facts.priority[job], *nodes, *mine, *counts)
                 tried = state.cached("tried", set[tuple[object, ...]])
                 if look not in tried:
                     tried.add(look)
@@ -90,6 +93,11 @@ class Transactions:
         `is_accepted`: whether the state after the exchange is accepted; only with `must_be_worth_it`.
         """
         state, reservation = self._state, self._reservation
+        state.ledger.work.at(job)
+        if (
+            able := state.snapshot.takes_from(job, MOST_FOR_GUARANTEES if why is ReclaimedByGuarantee else 0)
+        ) is not None:
+            victims = victims & able
         if not self._caps_allow(job, want, victims):
             return False
         self._looks += 1
@@ -111,23 +119,27 @@ class Transactions:
             self._candidates += len(candidates)
             search = partial(evict_for, state.ledger, job, want, candidates, may_take, surplus_only=surplus_only)
             if must_be_worth_it or self._careful:
-                found = self._if_worth_it(search, [job, *candidates], running=running, is_accepted=is_accepted)
-            else:
-                found = search()
+                jobs = [job, *candidates]
+                search = partial(self._if_worth_it, search, jobs, running=running, is_accepted=is_accepted)
+            found = state.ledger.searched(job, search)
         if found is None:
             if lifted:
                 reservation.put_back(lifted)
             state.all_was_undone()
             return False
-        self.succeeded = True
         if lifted:
             reservation.keep()
         state.mark(job)
-        reservation.end(job)
-        for victim in found:
-            gives_back = borrowers is not None and borrowers[victim]
-            self.given.append(Given(victim, job, GaveBackReservation if gives_back else why))
+        lent = [victim for victim in found if borrowers is not None and borrowers[victim]]
+        self.gave(job, lent, GaveBackReservation)
+        self.gave(job, [victim for victim in found if victim not in lent], why)
         return True
+
+    def gave(self, job: int, victims: list[int], why: type[Loss]) -> None:
+        """Record that these jobs lost something to the job, which has it."""
+        self.succeeded = True
+        self._reservation.end(job)
+        self.given += [Given(victim, job, why) for victim in victims]
 
     def _if_worth_it(
         self,
@@ -157,6 +169,10 @@ class Transactions:
         ledger, facts = self._state.ledger, self._state.facts
         if ledger.within_caps(job, want):
             return True
+        if (room := ledger.fixed_room(job)) is not None and any(
+            amount > 0 and amount > left for amount, left in zip(ledger.amount(want), room, strict=True)
+        ):
+            return False
         s, need = ledger.snapshot, ledger.amount(want)
         held = s.demand_by_job(ledger.replicas)
         for q in facts.chains[facts.job_queue[job]]:

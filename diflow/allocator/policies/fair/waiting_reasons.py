@@ -20,11 +20,13 @@ from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.reasons import (
     DoesNotFit,
     GuaranteedElsewhere,
+    GuaranteeHeld,
     ItsTurn,
     NoSurplus,
     QueueShare,
     Reason,
     Reserved,
+    TakesTooLong,
 )
 from diflow.allocator.policies.fair.claims import Entitlements, asked_for
 from diflow.allocator.policies.fair.prepared import share_of
@@ -87,6 +89,8 @@ class Binding:
     def of(self, job: int) -> Reason:
         """The reason for which the job waits."""
         ledger = self._ledger
+        if ledger.work.is_spent(job):
+            return TakesTooLong()
         cap = cap_that_binds(ledger, job)
         if cap is not None:
             return cap
@@ -124,6 +128,8 @@ class Binding:
         need = ledger.amount(minimum_gang(ledger, job))
         asked = asked_for(need)
         chain = entitlements.chains[ledger.job_queue[job]]
+        if (held := self._held_by_fixed_jobs(job, chain, need)) is not None:
+            return held
         elsewhere = [r for r in asked if self._others(chain, self._held, r) > 0]
         counted = [r for r in elsewhere if any(r in entitlements.counted(q, asked) for q in chain)]
         if not counted:
@@ -141,6 +147,29 @@ class Binding:
                     return share_of(ledger.snapshot, q, r, holds=used, deserves=share, needs=need[r])
         short = self._too_little(chain, lacks, guarantees=False)
         return None if short is None else NoSurplus(*short)
+
+    def _held_by_fixed_jobs(self, job: int, chain: list[int], need: list[int]) -> GuaranteeHeld | None:
+        """The guarantee that covers the gang, if others hold so much that it cannot be met by stopping jobs."""
+        s, entitlements = self._ledger.snapshot, self._entitlements
+        covering = [q for q in chain if entitlements.guaranteed and entitlements.covers(q, need)]
+        if not covering:
+            return None
+        fixed = self._fixed()
+        for r, lack in sorted(self._lacks(job, need).items(), key=lambda item: -item[1]):
+            others = {q: fixed[q][r] for q in range(s.queues) if q not in chain and fixed[q][r] > 0}
+            if others and self._others(chain, self._held, r) < lack:
+                where = tuple(dict.fromkeys(s.queue_names[q].partition("/")[0] for q in others))
+                return GuaranteeHeld(s.queue_names[covering[0]], s.resources[r], lack, sum(others.values()), where)
+        return None
+
+    def _fixed(self) -> list[list[int]]:
+        """Q×R: what jobs of each queue itself hold that are not preemptible."""
+        s = self._ledger.snapshot
+        out = np.zeros((s.queues, len(s.resources)), dtype=np.int64)
+        mine = ~s.job_preemptible & (s.job_queue >= 0)
+        np.add.at(out, s.job_queue[mine], s.demand_by_job(self._ledger.replicas)[mine])
+        rows: list[list[int]] = out.tolist()
+        return rows
 
     def _above_share(self, job: int) -> QueueShare | None:
         """The first queue of the chain that the gang would lift above its share."""

@@ -39,7 +39,7 @@ from diflow.allocator.policies.fit.backfill import (
 from diflow.allocator.policies.fit.preemption import preempt
 from diflow.allocator.policies.limits import above_maximum, give_up_in_place, on_open, within
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.policies.turns import Turn, turn_of, waits_since
+from diflow.allocator.policies.turns import Turn, lasting_use, turn_of, waits_since
 from diflow.allocator.policies.waiting import (
     Feasibility,
     Kept,
@@ -76,6 +76,7 @@ class Cycle:
         s = snapshot
         self.snapshot, self.settings = s, settings
         self.ledger = Ledger(s)
+        self.work = s.work
         self.reasons = first_reasons(s)
         self.feasible = Feasibility(s)
         self.alone = considered is not None
@@ -175,7 +176,12 @@ class Cycle:
         ledger = self.ledger
         if ledger.holds(job) or not self._possible(job):
             return
-        if self.considered[job] and (self._starts(job) or self._takes(job, minimum_gang(ledger, job))):
+        self.work.at(job)
+        if (
+            self.considered[job]
+            and not self.work.is_spent(job)
+            and (self._starts(job) or self._takes(job, minimum_gang(ledger, job)))
+        ):
             self._has_started(job)
             return
         self._waits(job)
@@ -213,7 +219,7 @@ class Cycle:
         """The job waits; if it is the first whose turn has come, capacity is reserved for it."""
         s = self.snapshot
         self.waiting.append(job)
-        if self.turn is not None:
+        if self.turn is not None or s.modest[job]:
             return
         found = turn_of(s, job, waits_since=float(self.since[job]), size=1.0, settings=self.settings)
         if found is None:
@@ -224,12 +230,16 @@ class Cycle:
                 self._reserve(job)
 
     def _reserve(self, job: int) -> None:
-        self.kept = reserve(self.ledger, job)
+        self.kept = self._reserved(job)
         if self.kept:
             self.reserved_for = job
             self.spared = np.zeros(self.snapshot.nodes, dtype=np.bool_)
             for nodes, _ in self.kept:
                 self.spared[nodes] = True
+
+    def _reserved(self, job: int) -> Kept:
+        assert self.turn is not None
+        return reserve(self.ledger, job, lasting=lasting_use(self.snapshot, self.turn))
 
     def _lift(self) -> None:
         lift(self.ledger, self.kept)
@@ -238,11 +248,11 @@ class Cycle:
     def _takes(self, job: int, want: dict[int, int]) -> bool:
         """Start by preemption."""
         s, ledger = self.snapshot, self.ledger
-        if not self.takes:
+        if not self.takes or s.modest[job]:
             return False
         roles = list(want)
         rank = int(s.job_priority[job])
-        key = (ledger.shape(roles[0]), ledger.job_queue[job] if ledger.capped else -1)
+        key = (ledger.shape(roles[0]), ledger.job_queue[job] if ledger.capped else -1, int(s.owners[job]))
         simple = len(roles) == 1 and not ledger.is_bound(job)
         count, above = self._hopeless.get(key, (2**62, rank))
         if simple and want[roles[0]] >= count and rank <= above:
@@ -252,14 +262,13 @@ class Cycle:
         self.transactions += 1
         others = s.job_preemptible & (s.job_priority <= rank)
         others[job] = False
-        victims = preempt(
-            ledger,
+        if (able := s.takes_from(job)) is not None:
+            others &= able
+        # A pinned job may shrink; if it were stopped, its nodes might not be free again.
+        may_shrink, may_stop = others & ~self.stays, others & (s.job_priority < rank) & ~s.job_pinned
+        victims = ledger.searched(
             job,
-            want,
-            may_shrink=others & ~self.stays,
-            # A pinned job may shrink; if it were stopped, its nodes might not be free again.
-            may_stop=others & (s.job_priority < rank) & ~s.job_pinned,
-            spared=self.spared,
+            lambda: preempt(ledger, job, want, may_shrink=may_shrink, may_stop=may_stop, spared=self.spared),
         )
         if victims is None:
             if simple:
@@ -345,7 +354,7 @@ class Cycle:
                 self.reserved_for = -1
                 self._has_started(job)
             else:
-                self.kept = reserve(self.ledger, job)
+                self.kept = self._reserved(job)
         self._full.clear()
         for job in self.waiting:
             if self.considered[job] and not self.ledger.holds(job) and job != self.reserved_for and self._starts(job):

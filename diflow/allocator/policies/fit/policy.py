@@ -29,11 +29,13 @@ class FitPolicy:
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the new job in free capacity; no other job changes."""
+        snapshot.work.begin()
         only = np.zeros(snapshot.jobs, dtype=np.bool_)
         only[job] = True
         return self._planned(Cycle(snapshot, self._settings, considered=only))
 
     def optimize(self, snapshot: Snapshot) -> Plan:
+        snapshot.work.begin()
         return of_whole(snapshot, self._optimize(snapshot))
 
     def _optimize(self, snapshot: Snapshot) -> Plan:

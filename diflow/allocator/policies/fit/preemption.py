@@ -19,6 +19,7 @@ from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.domains import rooms
 from diflow.allocator.model.ledger import Ledger, Placement
 from diflow.allocator.model.packing import ANY_NUMBER, slots
+from diflow.allocator.model.work import CELLS
 
 MOST_CELLS = 4_000_000
 """Sets × nodes × resources up to which all sets of one size are tried (about 50 ms)."""
@@ -128,6 +129,7 @@ class _Search:
     def enough(self, freed: IntArray) -> bool:
         """Whether each role by itself would fit if `freed` (N×R) came free."""
         s, free = self.ledger.snapshot, self.ledger.free + freed
+        self._charge(len(self.roles), free)
         return all(
             int(np.minimum(slots(free, s.role_request[r], self.mask[r]), 2**40).sum()) >= self.want[r]
             for r in self.roles
@@ -138,7 +140,12 @@ class _Search:
 
     def _freed(self, count: IntArray) -> IntArray:
         some = count > 0
+        self._charge(1, self.ledger.free)
         return self.ledger.snapshot.usage(self.role[some], self.node[some], count[some])
+
+    def _charge(self, times: int, table: IntArray) -> None:
+        """Count so many looks at a table, and one at all that may be taken."""
+        self.ledger.work.charge(times * (10 + table.size // CELLS) + self.count.size // 8)
 
     # -- replicas above a minimum --
 
@@ -185,6 +192,7 @@ class _Search:
             return []
         freed = self._freed(part)
         for role in sorted(self.roles, key=lambda r: (-self.ledger.weight(r), r)):
+            self._charge(2, free)
             request, mask = s.role_request[role], self.mask[role]
             now, then = slots(free, request, mask), slots(free + freed, request, mask)
             # If each role fits by itself but not all together, free one slot more at a time.
@@ -200,6 +208,7 @@ class _Search:
         """Take replicas from one node until `target` replicas of `role` fit there: first from jobs in `begun`, then by
         low priority, then by surplus."""
         s, ledger = self.ledger.snapshot, self.ledger
+        self._charge(1, self.node)
         entries = np.flatnonzero((self.node == node) & (part > 0)).tolist()
         entries.sort(
             key=lambda e: (
@@ -228,6 +237,7 @@ class _Search:
 
     def _return(self, taken: _Taken, count: int | None = None) -> None:
         back = taken.count if count is None else count
+        self._charge(1, self.node)
         self.ledger.take(*taken.placement(back))
         self.count[(self.role == taken.role) & (self.node == taken.node)] += back
         self.surplus[taken.role] += back
@@ -288,6 +298,7 @@ class _Search:
         self, base: IntArray, extra: IntArray, loss: IntArray, jobs: IntArray, size: int
     ) -> list[tuple[int, ...]]:
         s = self.ledger.snapshot
+        self._charge(math.comb(len(jobs), size), base)
         found: list[tuple[int, ...]] = []
         sets = itertools.combinations(range(len(jobs)), size)
         chunk = max(1, 400_000 // (base.size * size))
@@ -325,6 +336,7 @@ class _Search:
         s, picked, free = self.ledger.snapshot, list[int](), base.copy()
         left = list(range(len(jobs)))
         for _ in range(min(len(jobs), MOST_TRIALS)):
+            self._charge(len(self.roles), extra)
             value = np.zeros(len(left))
             for role in self.roles:
                 value += np.minimum(self._slots_each(free + extra[left], role), self.want[role]) / self.want[role]

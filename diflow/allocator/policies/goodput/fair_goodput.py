@@ -4,8 +4,9 @@ With jobs in several queues a cycle has three parts, each on the predicted state
 
 1. A cycle of `fair` for minimum gangs: gangs start within their queues' shares and guarantees, then those that fit
    beside them; capacity is reclaimed from queues above their share. Whole gangs do not grow.
-2. If a queue holds less than it deserves, a goodput plan with the deserved shares as quotas. It is used if more of the
-   shares is met, whatever its value.
+2. If a queue holds less than it deserves, a goodput plan with the deserved shares as quotas, and if that is not enough
+   a whole cycle of `fair`, in which jobs grow and shrink by single replicas. What meets most of the shares is used,
+   whatever its value.
 3. A goodput plan inside the queues: each may use what it holds and what is idle.
 """
 
@@ -13,18 +14,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import ADMIT, PREEMPT, RESIZE, WAIT, Plan, carry_out, keep_plan
 from diflow.allocator.model.reasons import Loss
-from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.policies.fair.cycle import BETWEEN_QUEUES, GENTLE, Cycle
 from diflow.allocator.policies.fair.losses import Given, with_final_reasons
 from diflow.allocator.policies.fair.prepared import prepared
-from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, usable_capacity
+from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, usable_capacity, value_of
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed, joined, leaves_home, no_worse_than_keeping, of_whole
 from diflow.allocator.policies.goodput.gangs import has_pools
@@ -48,18 +50,19 @@ class FairGoodputPolicy:
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the new job in free capacity; no other job changes."""
-        return self._inner.allocate(job, snapshot)
+        return self._inner.allocate(job, prepared(snapshot, by_namespace=True))
 
     def optimize(self, snapshot: Snapshot) -> Plan:
+        snapshot.work.begin()
         return within_maximums(snapshot, self.name, self._within, keeps_pool=True)
 
     def _within(self, snapshot: Snapshot, restarts: BoolArray | None) -> Plan:
         """The plan for a snapshot whose jobs have given up what is above their maximum. `restarts` (J): the jobs that
         restart for this."""
-        used = prepared(snapshot)
+        used = prepared(snapshot, by_namespace=True)
         if not _several_queues(used):
             quotas = within_caps if snapshot.facts.capped else None
-            return self._inner.plan(snapshot, quotas=quotas, moved=restarts)
+            return self._inner.plan(used if used.keeps_guarantees else snapshot, quotas=quotas, moved=restarts)
         given: list[Given] = []
         step = partial(self._step, given)
         ways = (
@@ -77,7 +80,7 @@ class FairGoodputPolicy:
     def _measure(self, snapshot: Snapshot, plan: Plan, restarts: BoolArray | None) -> float:
         """As `measure`, of a snapshot whose jobs have given up what is above their maximum. `restarts`: as in
         `_within`."""
-        used = prepared(snapshot)
+        used = prepared(snapshot, by_namespace=True)
         value = self._inner.value(used, plan, moved=restarts)
         if not _several_queues(used):
             return value
@@ -108,16 +111,26 @@ class FairGoodputPolicy:
         """One cycle: between queues, then inside them. Losses between queues are added to `given`."""
         met = Met(snapshot)
         plan = self._between_queues(snapshot, met, given)
-        after = carry_out(snapshot, plan)
         if met.lacks(plan):
-            again = self._inner.within(after, strict(after), moved=_moved(plan))
-            # No less of the shares may be met than before this part.
-            if met.of_plan(again) > met.of_plan(plan):
-                plan = self._joined(snapshot, plan, again)
-                after = carry_out(snapshot, plan)
-        inside = self._inner.plan(after, quotas=idle_to_all, moved=_moved(plan))
+            plan = self._with_shares(snapshot, met, plan, given)
+        inside = self._inner.plan(carry_out(snapshot, plan), quotas=idle_to_all, moved=_moved(plan))
         whole = self._joined(snapshot, plan, inside)
         return plan if met.of_plan(whole) < met.of_plan(plan) else whole
+
+    def _with_shares(self, snapshot: Snapshot, met: Met, plan: Plan, given: list[Given]) -> Plan:
+        """The plan with what meets most of the shares after it: nothing, a goodput plan with the shares as quotas, or a
+        cycle of `fair`. Goodput's sizes are those that are worth most, with which a queue may miss its share by far."""
+        after = carry_out(snapshot, plan)
+        best = self._joined(snapshot, plan, self._inner.within(after, strict(after), moved=_moved(plan)))
+        best = max(plan, best, key=met.of_plan)
+        if not met.lacks(best):
+            return best
+        cycle = Cycle(State(after, self._settings, wanted=_largest(after)))
+        fair = self._joined(snapshot, plan, cycle.decided_by(BETWEEN_QUEUES, self.name))
+        if met.of_plan(fair) <= met.of_plan(best):
+            return best
+        given += cycle.transactions.given
+        return fair
 
     def _between_queues(self, snapshot: Snapshot, met: Met, given: list[Given]) -> Plan:
         """The fair cycle between queues; without reclaiming if less of the shares would be met."""
@@ -132,6 +145,50 @@ class FairGoodputPolicy:
 
     def _joined(self, snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
         return plan if leaves_home(snapshot, again) else joined(snapshot, plan, again)
+
+
+class GoodputByNamespaces(FairGoodputPolicy):
+    """`goodput`, with an equal share for each namespace where jobs of several compete.
+
+    What a job reports decides what it is worth, and nothing proves it. So it moves capacity only between the jobs of
+    its own namespace, and what others leave idle. With one namespace, or caps, this is goodput alone.
+    """
+
+    name = "goodput"
+
+    def allocate(self, job: int, snapshot: Snapshot) -> Plan:
+        return self._inner.allocate(job, snapshot)
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        shared = _in_one_queue(snapshot)
+        return self._inner.optimize(snapshot) if shared is None else super().optimize(shared)
+
+    def measure(self, snapshot: Snapshot, plan: Plan) -> float:
+        shared = _in_one_queue(snapshot)
+        return self._inner.measure(snapshot, plan) if shared is None else super().measure(shared, plan)
+
+
+def _in_one_queue(snapshot: Snapshot) -> Snapshot | None:
+    """The snapshot with all jobs in one queue; None if there are caps, or jobs of one namespace alone."""
+    s = snapshot
+    if s.facts.capped or len({name.rpartition("/")[0] for name in s.job_names}) < 2:
+        return None
+    one, resources = np.zeros(1, dtype=np.int64), len(s.resources)
+    sources = (s.job_queue, s.queue_names)
+
+    def fields() -> dict[str, Any]:
+        return {
+            "queue_names": ("all",),
+            "queue_parent": frozen(one - 1),
+            "queue_weight": frozen(np.ones(1)),
+            "queue_guarantee": frozen(np.zeros((1, resources), dtype=np.int64)),
+            "queue_cap": frozen(np.full((1, resources), UNLIMITED, dtype=np.int64)),
+            "queue_lends": frozen(np.zeros(0, dtype=np.bool_)),
+            "job_queue": frozen(np.minimum(s.job_queue, 0)),
+            "memo": s.apart(),
+        }
+
+    return replace(s, **s.memo.get("in one queue", sources, fields))
 
 
 def _confine(ledger: Ledger, jobs: BoolArray) -> None:
@@ -172,7 +229,7 @@ class Met:
     def of_plan(self, plan: Plan) -> tuple[float, float]:
         """(met guarantees, met shares), rounded to 1/PARTS."""
         s, held = self._snapshot, self.held(plan)
-        met = np.minimum(self._ratio(held), 1.0) * self._weight
+        met = value_of(np.minimum(self._ratio(held), 1.0)) * self._weight
         sure = 0.0
         if s.queue_guarantee.any():
             below = np.zeros_like(held)

@@ -167,6 +167,7 @@ def view_of(snapshot: Snapshot, gangs: Gangs, considered: BoolArray | None) -> V
     stays = ~snapshot.job_preemptible | snapshot.job_pinned
     stays |= snapshot.jobs_of((held < snapshot.role_min) | (held > snapshot.role_max))
     free = (snapshot.job_queue >= 0) & ~(running & stays)
+    free &= running | ~_takes_nothing(snapshot, running)
     if considered is not None:
         free &= considered
     present = _pools(snapshot, running, gangs.elastic)
@@ -178,6 +179,16 @@ def view_of(snapshot: Snapshot, gangs: Gangs, considered: BoolArray | None) -> V
         pool=present,
         present_pool=present,
     )
+
+
+def _takes_nothing(snapshot: Snapshot, running: BoolArray) -> BoolArray:
+    """Jobs that start only in free capacity: those that take nothing from others, and those of a namespace that takes
+    nothing more from some job that runs. Here no job takes from a certain other one (J)."""
+    s = snapshot
+    if not len(s.spared):
+        return s.modest
+    out: BoolArray = s.modest | np.isin(s.owners, s.spared[running[s.spared[:, 1]], 0])
+    return out
 
 
 def has_pools(snapshot: Snapshot) -> bool:

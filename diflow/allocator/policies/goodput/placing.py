@@ -23,7 +23,7 @@ from diflow.allocator.model.reasons import (
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.optimise import Problem
 from diflow.allocator.policies.goodput.table import column_of
-from diflow.allocator.policies.turns import turn_of, waits_since
+from diflow.allocator.policies.turns import lasting_use, turn_of, waits_since
 from diflow.allocator.policies.waiting import (
     Kept,
     explain_impossible,
@@ -241,7 +241,13 @@ class Placing:
                     continue
                 if len(gangs.wants[j]) == 1:
                     failed[key] = low
-            if is_long and oldest < 0 and not over and isinstance(explain_waiting(ledger, j), DoesNotFit):
+            if (
+                is_long
+                and oldest < 0
+                and not over
+                and not snapshot.modest[j]
+                and isinstance(explain_waiting(ledger, j), DoesNotFit)
+            ):
                 # One gang at a time has its turn, also in a pause of its reservation.
                 oldest = j
                 if self._reserve(j):
@@ -250,6 +256,9 @@ class Placing:
     def _start(self, job: int) -> bool:
         """Start the job with its minimum: on one node, over several, or in another pool."""
         low = self._case.gangs.low_list[job]
+        if self.ledger.work.is_spent(job):
+            return False
+        self.ledger.work.at(job)
         if self._pool[job] >= 0 and self._is_plain(job) and max(self._by_pool(job)) < low:
             return False
         alone = len(self._case.gangs.wants[job]) == 1 and self._pool[job] < 0
@@ -267,14 +276,14 @@ class Placing:
             self.explain(np.array([job]))
             self.reserved_for = -1
         else:
-            self.kept = reserve(self.ledger, job)
+            self._reserve(job)
 
     def _reserve(self, job: int) -> bool:
         """Reserve capacity for the job; False before its turn and in pauses."""
         s = self._case.snapshot
         found = turn_of(s, job, waits_since=float(waits_since(s)[job]), size=1.0, settings=self._case.settings)
         if found is not None and found.has_reservation:
-            self.kept = reserve(self.ledger, job)
+            self.kept = reserve(self.ledger, job, lasting=lasting_use(s, found))
         self.reserved_for = job if self.kept else -1
         return bool(self.kept)
 

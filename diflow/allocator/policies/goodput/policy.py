@@ -36,11 +36,13 @@ class GoodputPolicy:
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the new job in free capacity, at its most valuable size; no other job changes."""
+        snapshot.work.begin()
         only = np.zeros(snapshot.jobs, dtype=np.bool_)
         only[job] = True
         return Solver(Case(snapshot, self._settings, self._tables, only), self.name).solve()
 
     def optimize(self, snapshot: Snapshot) -> Plan:
+        snapshot.work.begin()
         return within_maximums(
             snapshot, self.name, lambda used, restarts: self.plan(used, moved=restarts), keeps_pool=True
         )

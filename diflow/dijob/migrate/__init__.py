@@ -1,0 +1,1 @@
+"""Jobs of other programs as DIJobs, for `diflow convert`: what carries over, and by name what does not."""

@@ -1,0 +1,56 @@
+"""The replica ranges of tasks whose replicas come in units."""
+
+from __future__ import annotations
+
+import pytest
+
+from diflow import InvalidError, Task
+from diflow.dijob.stored import StoredSpec
+from diflow.record.requests.changes import with_bounds, with_number
+from diflow.record.requests.ranges import asked
+from tests.builders import job, stored, template
+
+
+def units(*, preemptible: bool = True, **fields: int) -> StoredSpec:
+    made = job(Task(name="w", replicas=4, node_unit=2, template=template(), **fields), preemptible=preemptible)
+    return stored(made).spec
+
+
+def test_the_only_task_of_a_preemptible_job_scales_from_one_unit() -> None:
+    found = asked(units(), 0, desired={}, bounds={})
+    assert (found.low, found.high, found.desired) == (2, 4, 4)
+
+
+@pytest.mark.parametrize("preemptible", [True, False])
+def test_another_number_is_refused_and_a_multiple_is_not(preemptible: bool) -> None:
+    made = units(preemptible=preemptible)
+    with pytest.raises(InvalidError, match="task w: 3 is not a multiple of its nodeUnit 2"):
+        with_number(made, 0, 3, desired={}, bounds={})
+    desired, bounds = with_number(made, 0, 6, desired={}, bounds={})
+    assert asked(made, 0, desired=desired, bounds=bounds).high == 6
+
+
+def test_bounds_that_are_no_multiples_are_refused() -> None:
+    for low, high in ((1, 4), (2, 5)):
+        with pytest.raises(InvalidError, match="not a multiple"):
+            with_bounds(units(), 0, low, high, desired={}, bounds={})
+    desired, bounds = with_bounds(units(), 0, 2, 8, desired={}, bounds={})
+    found = asked(units(), 0, desired=desired, bounds=bounds)
+    assert (found.low, found.high) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("desired", "bounds", "range_"),
+    [
+        ({"w": 7}, {}, (2, 6)),
+        ({"w": 1}, {}, (2, 2)),
+        ({}, {"w": (3, 7)}, (4, 6)),
+        ({}, {"w": (1, 1)}, (2, 2)),
+    ],
+)
+def test_what_somebody_wrote_into_the_workflow_is_rounded_to_multiples(
+    desired: dict[str, int], bounds: dict[str, tuple[int, int]], range_: tuple[int, int]
+) -> None:
+    found = asked(units(), 0, desired=desired, bounds=bounds)
+    assert (found.low, found.high) == range_
+    assert found.desired % 2 == 0
