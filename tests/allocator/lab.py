@@ -28,7 +28,18 @@ from diflow.common import keys
 from diflow.common.clock import Clock
 from diflow.common.errors import DiflowError
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import CONFIG_MAP, NODE, PERSISTENT_VOLUME_CLAIM, POD, SECRET, WORKFLOW, Kind
+from diflow.kube.kinds import (
+    CONFIG_MAP,
+    CSI_NODE,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    SECRET,
+    STORAGE_CLASS,
+    WORKFLOW,
+    Kind,
+)
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Pace, Reflector
 from diflow.kube.refusals import Target
@@ -204,12 +215,18 @@ class Daemon:
         if version == self._caught_up:
             return
         caches = self.allocator.caches
+        optional = (
+            (caches.claims, PERSISTENT_VOLUME_CLAIM),
+            (caches.volumes, PERSISTENT_VOLUME),
+            (caches.classes, STORAGE_CLASS),
+            (caches.limits, CSI_NODE),
+        )
         pairs = (
             (caches.workflows, WORKFLOW, MANAGED, ""),
             (caches.pods, POD, "", LIVE),
             (caches.nodes, NODE, "", ""),
             (caches.queues, CONFIG_MAP, "", f"metadata.name={self._lab.settings.queues_config}"),
-            *(() if caches.claims.trouble else ((caches.claims, PERSISTENT_VOLUME_CLAIM, "", ""),)),
+            *((reflector, kind, "", "") for reflector, kind in optional if not reflector.trouble),
         )
         for reflector, kind, labels, fields in pairs:
             ends = real_time.monotonic() + 30

@@ -120,10 +120,9 @@ def trim_claim(obj: Json) -> Json | None:
 
 
 def trim_volume(obj: Json) -> Json | None:
-    """Only of a volume that is not reached from everywhere, or that a driver attaches."""
     given = untrusted.sub(obj, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or []
     found = Source(node_terms(given[:_MOST_TERMS]), str(untrusted.sub(obj, "spec", "csi").get("driver") or ""))
-    return {"read": found} if found != _ANYWHERE else None
+    return {"read": found}
 
 
 def trim_class(obj: Json) -> Json | None:
@@ -144,4 +143,4 @@ def trim_limits(obj: Json) -> Json | None:
         count = untrusted.sub(driver, "allocatable").get("count")
         if isinstance(count, int):
             found[str(driver.get("name"))] = count
-    return {"read": found} if found else None
+    return {"read": found}
