@@ -208,23 +208,15 @@ def plan(
         job = load(simulate, name=name, namespace=namespace)
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=job.namespace if job else namespace)
     lists = begin(cluster)  # read while these are imported
-    from diflow.allocator.inspect import observer  # noqa: PLC0415
-    from diflow.allocator.reasons import plan_text  # noqa: PLC0415
+    from diflow.allocator.inspect.observer import look  # noqa: PLC0415
 
-    seen = observer.look(cluster, lists=lists)
+    seen = look(cluster, lists=lists)
     _warn_of(seen)
     if seen.limited is not None:
         _plan_of_own(seen, job, cluster.namespace, output)
         return
     if job is None:
-        shown, decided = observer.decide(seen, policy or "")
-        if output is not None:
-            data = plan_text.as_data(shown.snapshot, decided, excluded=shown.excluded)
-            _print_json({**data, "held": observer.held(seen, shown)}, output)
-            return
-        say(plan_text.plan_text(shown.snapshot, decided, excluded=shown.excluded).rstrip())
-        for title, why in observer.held(seen, shown).items():
-            say(f"{title}: held: {why}")
+        _plan_of_all(seen, policy or "", output)
         return
     from diflow.allocator.inspect.what_if import simulate_job  # noqa: PLC0415
 
@@ -233,6 +225,21 @@ def plan(
         _print_json(found.to_dict(), output)
     else:
         say(found.text())
+
+
+def _plan_of_all(seen: Seen, policy: str, output: Output | None) -> None:
+    """What `plan` tells a user who sees the whole cluster."""
+    from diflow.allocator.inspect import observer  # noqa: PLC0415
+    from diflow.allocator.reasons import plan_text  # noqa: PLC0415
+
+    shown, decided = observer.decide(seen, policy)
+    if output is not None:
+        data = plan_text.as_data(shown.snapshot, decided, excluded=shown.excluded)
+        _print_json({**data, "held": observer.held(seen, shown)}, output)
+        return
+    say(plan_text.plan_text(shown.snapshot, decided, excluded=shown.excluded).rstrip())
+    for title, why in observer.held(seen, shown).items():
+        say(f"{title}: held: {why}")
 
 
 def _plan_of_own(seen: Seen, job: DIJob | None, namespace: str, output: Output | None) -> None:

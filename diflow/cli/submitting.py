@@ -86,40 +86,39 @@ def submit(
     wanted = load_all(source, name=name, namespace=namespace, every=every, hint=_ALL)
     if len(wanted) > 1 and (watch or wait or logs):
         raise typer.BadParameter(f"--watch, --wait and --logs follow one job, and {source} holds {len(wanted)}")
-    shown = _print_workflows if form is Form.WORKFLOW else _print_dijobs
     if dry_run is DryRun.CLIENT:
-        shown(wanted)
+        _print(wanted, form)
         return 0
-    from diflow.jobs.checks import unproven  # noqa: PLC0415
-
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
     tell = once(note)
-    if dry_run is DryRun.SERVER or only is None:  # of several, none is created if one is rejected
-        is_only_check = dry_run is DryRun.SERVER
+    is_only_check = dry_run is DryRun.SERVER
+    if is_only_check or only is None:  # of several, none is created if one is rejected
         checked = [_create(job, cluster, form, tell=tell, dry_run=True, waits=not is_only_check) for job in wanted]
         if is_only_check:
-            shown(checked)
-            named = ", ".join(job.name for job in wanted)
-            note(f"the cluster would accept {'job' if only else 'the jobs'} {named}; nothing was created")
+            _print(checked, form)
+            _tell_accepted(checked)
             return 0
-    for job in wanted:
+    placed = _create_all(wanted, cluster, form, tell=tell)
+    if not (watch or wait or logs):
+        _tell_next(placed)
+        return 0
+    with detaching(placed[0].name, cluster):
+        return _follow(placed[0].name, cluster, watch=watch, logs=logs, limit=limit)
+
+
+def _create_all(jobs: Sequence[DIJob], cluster: Cluster, form: Form, *, tell: Tell) -> list[DIJob]:
+    """Create these jobs and print their names; before that, warn of what they lack for the server."""
+    from diflow.jobs.checks import unproven  # noqa: PLC0415
+
+    for job in jobs:
         if trouble := unproven.warning(job, cluster):
             warn(trouble)
     placed = []
-    for job in wanted:
+    for job in jobs:
         placed.append(_create(job, cluster, form, tell=tell))
         say(placed[-1].name)
-    if only is None:
-        note(f"submitted {len(placed)} jobs; next: diflow list")
-        return 0
-    name = placed[0].name
-    if not (watch or wait or logs):
-        where = f"-n {placed[0].namespace}"
-        note(f"submitted; next: diflow watch {name} {where}   diflow logs -f {name} {where}")
-        return 0
-    with detaching(name, cluster):
-        return _follow(name, cluster, watch=watch, logs=logs, limit=limit)
+    return placed
 
 
 def _create(
@@ -156,6 +155,20 @@ def _create(
     check_templates(cluster, placed, namespace=namespace)
     dijobs.create(placed, cluster=cluster, dry_run=dry_run)
     return placed
+
+
+def _tell_accepted(jobs: Sequence[DIJob]) -> None:
+    named = ", ".join(job.name for job in jobs)
+    note(f"the cluster would accept {'job' if len(jobs) == 1 else 'the jobs'} {named}; nothing was created")
+
+
+def _tell_next(jobs: Sequence[DIJob]) -> None:
+    """Which commands show the jobs that were submitted."""
+    if len(jobs) > 1:
+        note(f"submitted {len(jobs)} jobs; next: diflow list")
+        return
+    name, where = jobs[0].name, f"-n {jobs[0].namespace}"
+    note(f"submitted; next: diflow watch {name} {where}   diflow logs -f {name} {where}")
 
 
 def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: float | None) -> int:
@@ -201,49 +214,54 @@ def lint(
     What else Kubernetes would refuse is found with --cluster, as by `diflow submit`. All jobs of a file are checked.
     Exits with 2 if a job is invalid.
     """
+    check_templates = _asking(kubeconfig, context, namespace) if cluster else None
+    good = [_lint(source, check_templates, namespace=namespace, strict=strict) for source in sources]
+    return 0 if all(good) else 2
+
+
+def _lint(
+    source: str, check_templates: Callable[[FromFile, DIJob], None] | None, *, namespace: str | None, strict: bool
+) -> bool:
+    """Check the jobs of a file, and print what is found. Returns whether all are valid."""
     from diflow.cli.console import complain  # noqa: PLC0415
     from diflow.cli.loading import check_names, tell_left  # noqa: PLC0415
     from diflow.cli.loading import sources as find  # noqa: PLC0415
     from diflow.common.errors import InvalidError  # noqa: PLC0415
     from diflow.workflows import render as render_workflow  # noqa: PLC0415
 
-    check_templates = _asking(kubeconfig, context, namespace) if cluster else None
-
-    def wrong(source: str, error: InvalidError) -> None:
+    def wrong(error: InvalidError) -> None:
         text = str(error)
         complain(text if text.startswith(source) else f"{source}: {text}")
 
-    bad = 0
-    for source in sources:
+    try:
+        jobs, left = find(source)
+    except InvalidError as error:
+        wrong(error)
+        return False
+    is_good = True
+    seen: set[tuple[str | None, str]] = set()
+    for one in jobs:
+        found: list[str] = []
         try:
-            jobs, left = find(source)
+            job = one.load(namespace=namespace, warned=found)
+            check_names(source, job, seen)
+            render_workflow(job)
+            if check_templates is not None:
+                check_templates(one, job)
+            found += advice(job)
         except InvalidError as error:
-            wrong(source, error)
-            bad += 1
+            wrong(error)
+            is_good = False
             continue
-        seen: set[tuple[str | None, str]] = set()
-        for one in jobs:
-            found: list[str] = []
-            try:
-                job = one.load(namespace=namespace, warned=found)
-                check_names(source, job, seen)
-                render_workflow(job)
-                if check_templates is not None:
-                    check_templates(one, job)
-                found += advice(job)
-            except InvalidError as error:
-                wrong(source, error)
-                bad += 1
-                continue
-            finally:  # an unknown field often explains the error
-                for text in found:
-                    warn(f"{source}: {text}")
-            if found and strict:
-                bad += 1
-            else:
-                say(f"{source}: ok ({job.name})")
-        tell_left(source, left)
-    return 2 if bad else 0
+        finally:  # an unknown field often explains the error
+            for text in found:
+                warn(f"{source}: {text}")
+        if found and strict:
+            is_good = False
+        else:
+            say(f"{source}: ok ({job.name})")
+    tell_left(source, left)
+    return is_good
 
 
 def _asking(kubeconfig: str | None, context: str | None, namespace: str | None) -> Callable[[FromFile, DIJob], None]:
@@ -297,6 +315,10 @@ def advice(job: DIJob) -> list[str]:
         if (task.min_replicas is not None or task.max_replicas is not None) and not job.preemptible:
             found.append(f"{path} has minReplicas or maxReplicas, which only a preemptible job makes full use of")
     return found
+
+
+def _print(jobs: Sequence[DIJob], form: Form) -> None:
+    (_print_workflows if form is Form.WORKFLOW else _print_dijobs)(jobs)
 
 
 def _print_dijobs(jobs: Sequence[DIJob]) -> None:

@@ -145,25 +145,8 @@ def list_jobs(
         derived = ((head, status.derive_ended(head)) for head in heads)
         ended = [Job(head, (), found) for head, found in derived if found is not None]
         over = {job.workflow["metadata"]["uid"] for job in ended}
-        heads = [head for head in heads if head["metadata"]["uid"] not in over]
-
-        def of_head(head: dict[str, Any]) -> dict[str, Any]:
-            if (known := status.derive_waiting(head)) is not None:
-                waits[head["metadata"]["uid"]] = known
-            return from_metadata(head)
-
-        workflows = waiting.each(
-            cluster,
-            of_head=of_head,
-            of_workflow=lambda workflow: workflow,
-            labels=f"{chosen},{keys.NOT_COMPLETED}",
-            heads=heads,
-            **where,
-        )
-        # The others have ended since their metadata was read, or have labels of Argo that somebody changed.
-        read = {workflow["metadata"]["uid"] for workflow in workflows}
-        left = [head for head in heads if head["metadata"]["uid"] not in read]
-        workflows += _still_there(cluster, left, labels=chosen)
+        live = [head for head in heads if head["metadata"]["uid"] not in over]
+        workflows, waits = _live_of_many(cluster, live, labels=chosen, where=where)
     else:
         workflows = cluster.list_all(WORKFLOW, labels=chosen, **where)
     known = {workflow["metadata"]["uid"] for workflow in workflows}
@@ -183,6 +166,31 @@ def list_jobs(
         if obj.identity.uid not in owners
     ]
     return sorted(jobs, key=lambda job: _created(job.workflow), reverse=True)
+
+
+def _live_of_many(
+    cluster: Cluster, heads: list[dict[str, Any]], *, labels: str, where: dict[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, JobStatus]]:
+    """The Workflows with this metadata; of gangs that wait, without a further request: with their status, by uid."""
+    waits: dict[str, JobStatus] = {}
+
+    def of_head(head: dict[str, Any]) -> dict[str, Any]:
+        if (known := status.derive_waiting(head)) is not None:
+            waits[head["metadata"]["uid"]] = known
+        return from_metadata(head)
+
+    workflows = waiting.each(
+        cluster,
+        of_head=of_head,
+        of_workflow=lambda workflow: workflow,
+        labels=f"{labels},{keys.NOT_COMPLETED}",
+        heads=heads,
+        **where,
+    )
+    # The others have ended since their metadata was read, or have labels of Argo that somebody changed.
+    read = {workflow["metadata"]["uid"] for workflow in workflows}
+    left = [head for head in heads if head["metadata"]["uid"] not in read]
+    return workflows + _still_there(cluster, left, labels=labels), waits
 
 
 def _still_there(cluster: Cluster, heads: list[dict[str, Any]], *, labels: str) -> list[dict[str, Any]]:

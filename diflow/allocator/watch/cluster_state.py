@@ -88,37 +88,11 @@ class Caches:
     ) -> None:
         self._settings = settings
         self._seal, self._clock = seal, clock
+        self._cluster, self._on_change, self._pace = cluster, on_change, pace
         # Both by the machine's own clock, as the processor's time is.
         self.shares = Shares(share=settings.reading_share, burst=_BURST_SECONDS)
         self.kept = KeptBytes(settings.kept_mib * MIB)
-        space = within(settings.watched_namespace)
-
-        def reflector(
-            kind: Kind,
-            trim: Callable[[Json], Json | None],
-            *,
-            shares: Shares | None = None,
-            **selection: Unpack[Selection],
-        ) -> Reflector:
-            def changed(_: str, key: Key, old: Json | None, new: Json | None) -> None:
-                if kind is WORKFLOW:
-                    make_room(self.kept, self.workflows, key, new)
-                on_change(kind, "/".join(key), old and old["read"], new and new["read"])
-
-            return Reflector(
-                cluster,
-                kind,
-                trim=trim,
-                on_change=changed,
-                on_gone=self.kept.forget,
-                shares=shares,
-                # Who uses which node must be known of all pods: what changes that is read at once.
-                reads_late=kind is WORKFLOW or records.may_wait,
-                clock=clock,
-                pace=pace,
-                **selection,
-            )
-
+        space, reflector = within(settings.watched_namespace), self._reflector
         self.workflows = reflector(WORKFLOW, self._trim_workflow, shares=self.shares, labels=MANAGED, **space)
         self.pods = reflector(POD, records.trim_pod, shares=self.shares, everywhere=True, fields=LIVE)
         ending = frozenset(settings.ending_conditions)
@@ -142,6 +116,33 @@ class Caches:
         self._lapse = math.inf  # when places of jobs that cannot be read count no more
         self._state = ClusterState({}, {}, ())
         self._good_queues: QueueFile | None = None
+
+    def _reflector(
+        self,
+        kind: Kind,
+        trim: Callable[[Json], Json | None],
+        *,
+        shares: Shares | None = None,
+        **selection: Unpack[Selection],
+    ) -> Reflector:
+        def changed(_: str, key: Key, old: Json | None, new: Json | None) -> None:
+            if kind is WORKFLOW:
+                make_room(self.kept, self.workflows, key, new)
+            self._on_change(kind, "/".join(key), old and old["read"], new and new["read"])
+
+        return Reflector(
+            self._cluster,
+            kind,
+            trim=trim,
+            on_change=changed,
+            on_gone=self.kept.forget,
+            shares=shares,
+            # Who uses which node must be known of all pods: what changes that is read at once.
+            reads_late=kind is WORKFLOW or records.may_wait,
+            clock=self._clock,
+            pace=self._pace,
+            **selection,
+        )
 
     def start(self) -> None:
         if self._seal is not None:

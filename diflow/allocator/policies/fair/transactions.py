@@ -94,10 +94,8 @@ class Transactions:
         """
         state, reservation = self._state, self._reservation
         state.ledger.work.at(job)
-        if (
-            able := state.snapshot.takes_from(job, MOST_FOR_GUARANTEES if why is ReclaimedByGuarantee else 0)
-        ) is not None:
-            victims = victims & able
+        able = state.snapshot.takes_from(job, MOST_FOR_GUARANTEES if why is ReclaimedByGuarantee else 0)
+        victims = victims if able is None else victims & able
         if not self._caps_allow(job, want, victims):
             return False
         self._looks += 1
@@ -130,10 +128,13 @@ class Transactions:
         if lifted:
             reservation.keep()
         state.mark(job)
-        lent = [victim for victim in found if borrowers is not None and borrowers[victim]]
-        self.gave(job, lent, GaveBackReservation)
-        self.gave(job, [victim for victim in found if victim not in lent], why)
+        self._all_gave(job, found, borrowers, why)
         return True
+
+    def _all_gave(self, job: int, victims: list[int], borrowers: BoolArray | None, why: type[Loss]) -> None:
+        lent = [victim for victim in victims if borrowers is not None and borrowers[victim]]
+        self.gave(job, lent, GaveBackReservation)
+        self.gave(job, [victim for victim in victims if victim not in lent], why)
 
     def gave(self, job: int, victims: list[int], why: type[Loss]) -> None:
         """Record that these jobs lost something to the job, which has it."""
