@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Final
 
 from diflow.common import keys
@@ -81,11 +82,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class OwnedWorkflow:
-    """A Workflow that a DIJob owns. `packed` has what its status is derived from, `link` what `chain` reads."""
+    """A Workflow that a DIJob owns. `packed` has what its status is derived from. `is_copy`: as `chain` has it."""
 
     job: Key
     owner: str
-    link: chain.Object
+    part: chain.Part
+    is_copy: bool
     packed: bytes = field(repr=False)
     held: str = ""
     """Why it is not kept, "" if it is."""
@@ -174,20 +176,20 @@ class Caches:
     def seen(self, obj: DIJobRecord) -> Seen | None:
         """The Workflow in which the job of an object is now, with its pods; None if there is none."""
         parts = self._owned(obj)
-        current = chain.current(obj.identity.name, [part.link for part in parts.values()])
+        current = chain.current(obj.identity.name, parts.values(), part=attrgetter("part"))
         if current is None:
             return None
-        name, uid = current["metadata"]["name"], current["metadata"]["uid"]
+        _, name, uid, *_ = current.part
         with self._lock:
             pods = list(self._pods.get((obj.identity.namespace, name), {}).values())
-        return Seen(obj, parts[name].unpack(), tuple(pod for pod in pods if pod["owner"] == uid))
+        return Seen(obj, current.unpack(), tuple(pod for pod in pods if pod["owner"] == uid))
 
     def copies(self, obj: DIJobRecord) -> list[Json]:
         """The Workflows that the object owns because `argo resubmit` has copied its own; at most `MOST_COPIES` of
         them."""
         owned = self._owned(obj)
         owned.pop(obj.identity.name, None)  # whatever its labels say
-        copied = (part for part in owned.values() if chain.is_copy(part.link))
+        copied = (part for part in owned.values() if part.is_copy)
         return [part.unpack() for part in itertools.islice(copied, MOST_COPIES)]
 
     def _owned(self, obj: DIJobRecord) -> dict[str, OwnedWorkflow]:
@@ -242,7 +244,7 @@ class Caches:
             return None
         namespace = obj["metadata"]["namespace"]
         compressed = zlib.compress(json.dumps(observe.of_workflow(obj)).encode(), 1)
-        found = OwnedWorkflow((namespace, name), uid, chain.link(obj), compressed)
+        found = OwnedWorkflow((namespace, name), uid, chain.part_of(obj), chain.is_copy(obj), compressed)
         if not self._kept[1].admits((namespace, obj["metadata"]["name"]), found):
             found = replace(found, packed=b"", held=self._full("Workflows", namespace))
         return {"read": found}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Final, Literal, get_args
 
 from msgspec import Meta, Raw, Struct, field
@@ -346,6 +346,12 @@ def read_job(text: Any) -> StoredJob:
 
     A user's jobs often differ in their names alone: equal specs are decoded, and kept, once.
     """
+    return _latest(text) if isinstance(text, str) else _read(text, _known_spec)
+
+
+@lru_cache(maxsize=1)
+def _latest(text: str) -> StoredJob:
+    """Of a gang that waits, the text is read twice: for its parameters, and for its record."""
     return _read(text, _known_spec)
 
 

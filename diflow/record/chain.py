@@ -49,7 +49,8 @@ _LINKS: Final = frozenset({keys.CONTINUES, keys.CONTINUES_UID, keys.CONTINUED_IN
 
 
 class Part(NamedTuple):
-    """A Workflow as a part of its job, with the names of its neighbours as in `Chain`."""
+    """A Workflow as a part of its job, with the names of its neighbours as in `Chain`. `job`: the job's name; `number`:
+    as `Chain.part`; `created`: when the Workflow was (RFC 3339), or ""."""
 
     namespace: str
     name: str
@@ -57,6 +58,9 @@ class Part(NamedTuple):
     continues: str
     continues_uid: str
     continued_in: str
+    job: str
+    number: int
+    created: str
 
 
 def read(workflow: Object) -> Chain:
@@ -77,9 +81,12 @@ def _is_linked(workflow: Object) -> bool:
 def part_of(workflow: Object) -> Part:
     """A Workflow as a part of its job."""
     metadata = untrusted.sub(workflow, "metadata")
-    here = (untrusted.string(metadata.get(name)) for name in ("namespace", "name", "uid"))
-    links = (*continues(workflow), continued_in(workflow)) if _is_linked(workflow) else ("", "", "")
-    return Part._make((*here, *links))
+    namespace, name, uid = (untrusted.string(metadata.get(name)) for name in ("namespace", "name", "uid"))
+    created = untrusted.time(metadata.get("creationTimestamp"))
+    if not _is_linked(workflow):
+        return Part(namespace, name, uid, "", "", "", name, 1, created)
+    links = (*continues(workflow), continued_in(workflow))
+    return Part(namespace, name, uid, *links, job_name(workflow), part(workflow), created)
 
 
 def is_copy(workflow: Object) -> bool:
@@ -127,22 +134,6 @@ def continues(workflow: Object) -> tuple[str, str]:
     )
 
 
-def link(workflow: Object) -> Object:
-    """The fields of a Workflow that this module reads, for caches that do not keep the whole object."""
-    metadata = untrusted.sub(workflow, "metadata")
-    return {
-        "metadata": {
-            **{name: metadata.get(name) for name in ("namespace", "name", "uid", "creationTimestamp")},
-            "labels": _some(_labels(workflow), (keys.CHAIN, keys.PART, keys.RESUBMITTED)),
-            "annotations": _some(_annotations(workflow), (keys.CONTINUES, keys.CONTINUES_UID, keys.CONTINUED_IN)),
-        }
-    }
-
-
-def _some(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: values[name] for name in names if name in values}
-
-
 def newest(workflows: Iterable[Whole], part: Callable[[Any], Part] = part_of) -> list[Whole]:
     """The current Workflow of each job, in the order given: neither superseded parts nor pending successors. `part`:
     what such a Workflow is in its job."""
@@ -151,36 +142,35 @@ def newest(workflows: Iterable[Whole], part: Callable[[Any], Part] = part_of) ->
     return [whole for whole, one in found if not _is_superseded(one, by_name) and not _is_pending(one, by_name)]
 
 
-def current(job: str, workflows: Iterable[Object]) -> Object | None:
+def current(job: str, workflows: Iterable[Whole], part: Callable[[Any], Part] = part_of) -> Whole | None:
     """The Workflow in which this job is now, of those of its namespace: the one of its name, or the last of those that
-    continue it. None if there is none.
+    continue it. None if there is none. `part`: as for `newest`.
 
     Anybody can write labels and annotations, so a Workflow continues another one only if both name each other. Where
     the next one is gone, the job is in the oldest of the Workflows that continue one which is gone.
     """
-    known = {_name(workflow): workflow for workflow in workflows}
+    found = [(part(one), one) for one in workflows]
+    known = {one.name: one for one, _ in found}
     at = _last(known.get(job), known)
-    if at is not None and continued_in(at) in ("", *known):
-        return at
-    above = part(at) if at is not None else 1
-    heads = (w for w in known.values() if job_name(w) == job and continues(w)[0] not in ("", *known))
-    return _last(min((w for w in heads if part(w) > above), key=_age, default=None), known) or at
+    if at is None or at.continued_in not in ("", *known):
+        above = at.number if at is not None else 1
+        heads = (one for one in known.values() if one.job == job and one.continues not in ("", *known))
+        at = _last(min((one for one in heads if one.number > above), key=_age, default=None), known) or at
+    return next((whole for one, whole in found if one is at), None)
 
 
-def _last(workflow: Object | None, known: Mapping[str, Object]) -> Object | None:
+def _last(one: Part | None, known: Mapping[str, Part]) -> Part | None:
     """The Workflow of `known`, by name, in which the job of this one is now."""
-    while workflow is not None:
-        after = known.get(continued_in(workflow))
-        here = _name(workflow), untrusted.sub(workflow, "metadata").get("uid")
-        if after is None or continues(after) != here or part(after) <= part(workflow):
+    while one is not None:
+        after = known.get(one.continued_in)
+        if after is None or (after.continues, after.continues_uid) != (one.name, one.uid) or after.number <= one.number:
             break
-        workflow = after
-    return workflow
+        one = after
+    return one
 
 
-def _age(workflow: Object) -> tuple[bool, str, str]:
-    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
-    return not created, created, _name(workflow)
+def _age(one: Part) -> tuple[bool, str, str]:
+    return not one.created, one.created, one.name
 
 
 def _is_superseded(one: Part, by_name: Mapping[tuple[str, str], Part]) -> bool:

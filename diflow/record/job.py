@@ -20,7 +20,7 @@ from diflow.record import chain, parameters, untrusted
 from diflow.record.allocation import Allocation
 from diflow.record.argo.failures import Rules, rules_of_task
 from diflow.record.argo.nodes import Node
-from diflow.record.argo.tree import Ending, Tree, read_tree
+from diflow.record.argo.tree import NO_NODES, Ending, Tree, read_tree
 from diflow.record.chain import Chain, Part
 from diflow.record.exclusions import Exclusions
 from diflow.record.health import HealthState
@@ -126,7 +126,7 @@ class Argo:
     was_never_admitted: bool = False
     is_hidden: bool = False
     places_until: float = 0.0
-    tree: Tree = field(default_factory=Tree)
+    tree: Tree = NO_NODES
     side_by_side: SideBySide | None = None
     has_begun: bool = False
     """Argo has made nodes of it."""
@@ -248,8 +248,9 @@ class JobRecord:
     @property
     def part(self) -> Part:
         """The Workflow as a part of its job."""
-        here, chain = self.identity, self.chain
-        return Part(here.namespace, here.name, here.uid, chain.continues, chain.continues_uid, chain.continued_in)
+        here, at = self.identity, self.chain
+        links = (at.continues, at.continues_uid, at.continued_in)
+        return Part(here.namespace, here.name, here.uid, *links, self.name, at.part, self.course.created)
 
     @property
     def before(self) -> str:
@@ -404,6 +405,7 @@ def record_of(workflow: Object) -> JobRecord:
     metadata = untrusted.sub(workflow, "metadata")
     labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
     link, given = chain.read(workflow), parameters.parameters(workflow)
+    report = parameters.report(workflow, given)
     job, live, asked, problem = NOTHING, Live(), Asked(), ""
     is_gang = labels.get(keys.SCHEDULING) == "gang"
     try:
@@ -417,7 +419,7 @@ def record_of(workflow: Object) -> JobRecord:
         given, problem = (), str(error)  # too large to keep
     except InvalidError as error:
         problem = str(error)
-    argo, is_suspended = _argo(workflow, given)
+    argo, is_suspended = _argo(workflow, given, labels, annotations)
     return JobRecord(
         Identity.of(workflow),
         link,
@@ -436,7 +438,7 @@ def record_of(workflow: Object) -> JobRecord:
         _notes(annotations, submitted_seconds=link.submitted_seconds or argo.created_seconds),
         argo,
         _course(metadata, untrusted.sub(workflow, "status"), annotations),
-        texts=_texts(annotations, given, asked.profilings, parameters.report(workflow)),
+        texts=_texts(annotations, given, asked.profilings, report),
         problem=problem,
         complaints=asked.complaints,
     )
@@ -463,10 +465,11 @@ _same_terms: Final = lru_cache(maxsize=256)(Terms)
 """One object for all equal terms."""
 
 
-def _argo(workflow: Object, given: Pairs) -> tuple[Argo, bool]:
+def _argo(workflow: Object, given: Pairs, labels: Object, annotations: Object) -> tuple[Argo, bool]:
     """(what Argo says, whether the user has suspended the job)."""
-    metadata, spec, status = (untrusted.sub(workflow, name) for name in ("metadata", "spec", "status"))
-    is_held = untrusted.sub(metadata, "annotations").get(keys.HELD) == "true"
+    metadata = untrusted.sub(workflow, "metadata")
+    spec, status = untrusted.sub(workflow, "spec"), untrusted.sub(workflow, "status")
+    is_held = annotations.get(keys.HELD) == "true"
     is_suspended = spec.get("suspend") is True
     is_new = parameters.is_never_admitted(status, given)
     awaits = is_suspended and is_new and not is_held
@@ -477,7 +480,7 @@ def _argo(workflow: Object, given: Pairs) -> tuple[Argo, bool]:
         is_being_deleted=untrusted.is_deleted_in_foreground(metadata),
         awaits_admission=awaits,
         was_never_admitted=is_new,
-        is_hidden=untrusted.sub(metadata, "labels").get(keys.INSTANCE) == keys.INSTANCE_VALUE,
+        is_hidden=labels.get(keys.INSTANCE) == keys.INSTANCE_VALUE,
         places_until=parameters.places_until(given, untrusted.string(metadata.get("uid"))),
         deadline_seconds=limit
         if untrusted.is_count(limit := spec.get("activeDeadlineSeconds"), most=limits.MOST_RUN_SECONDS)
@@ -514,10 +517,10 @@ def _texts(annotations: Object, given: Pairs, profilings: str, report: tuple[str
     )
 
 
-def with_tree(found: JobRecord, nodes: Sequence[Node], *, is_offloaded: bool) -> JobRecord:
-    """The record of a Workflow with Argo's nodes, of which there may be thousands."""
+def argo_with_tree(found: JobRecord, nodes: Sequence[Node], *, is_offloaded: bool) -> Argo:
+    """What Argo says of a Workflow, with its nodes, of which there may be thousands."""
     tree = read_tree(nodes, is_offloaded=is_offloaded, rules=found.rules if found.spec.has_rules else None)
-    return replace(found, argo=replace(found.argo, tree=tree))
+    return found.argo if tree is found.argo.tree else replace(found.argo, tree=tree)
 
 
 def _notes(annotations: Object, *, submitted_seconds: float) -> Notes:

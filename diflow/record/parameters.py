@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Raw, Struct
@@ -125,15 +126,15 @@ def _alike(pairs: Pairs) -> Pairs:
     return pairs
 
 
-def report(workflow: Object) -> tuple[str | None, int | None]:
-    """(what the job reports as its Workflow has it, the place of that parameter among all): None if the server cannot
-    have written it, and if there is none."""
-    given = untrusted.mappings(untrusted.sub(workflow, "spec", "arguments").get("parameters"))
-    for at, item in enumerate(given):
-        if item.get("name") == keys.PARAM_PROFILINGS:
-            value = item.get("value")
-            return value if isinstance(value, str) and len(value) <= LONGEST_PROFILINGS else None, at
-    return None, None
+def report(workflow: Object, given: Pairs) -> tuple[str | None, int | None]:
+    """(what the job reports as its Workflow has it, the place of that parameter among all, `given`): None if the server
+    cannot have written it, and if there is none."""
+    at = next((at for at, (name, _) in enumerate(given) if name == keys.PARAM_PROFILINGS), None)
+    if at is None:
+        return None, None
+    item = next(islice(untrusted.mappings(untrusted.sub(workflow, "spec", "arguments").get("parameters")), at, None))
+    value = item.get("value")
+    return value if isinstance(value, str) and len(value) <= LONGEST_PROFILINGS else None, at
 
 
 def replicas_text(given: Pairs) -> str:

@@ -30,9 +30,9 @@ from diflow.record.job import (
     Role,
     Terms,
     Texts,
+    argo_with_tree,
     record_of,
     unreadable,
-    with_tree,
 )
 from diflow.record.live import Live
 from diflow.record.namespace import applications
@@ -159,7 +159,8 @@ def planning_record_of(obj: Mapping[str, Any]) -> JobRecord:
         return replace(found, submitted=NOTHING, live=Live(), course=FORGOTTEN, texts=texts)
     spec = found.spec
     return replace(
-        with_tree(found, known, is_offloaded=is_offloaded),
+        found,
+        argo=argo_with_tree(found, known, is_offloaded=is_offloaded),
         # What the roles are made of is not kept.
         submitted=found.submitted.trimmed,
         course=FORGOTTEN,

@@ -109,7 +109,7 @@ def read_tree(
 ) -> Tree:
     """The tree of these nodes. `rules`: those of a task, of a job with a failure policy."""
     if not nodes:
-        return _WITHOUT_NODES[is_offloaded]
+        return _OFFLOADED if is_offloaded else NO_NODES
     places = [(node.place, node) for node in nodes if node.place is not None and not is_never_made(node)]
     pods = [(place, node) for place, node in places if place.is_pod and node.type == "Pod"]
     restart_of: dict[str, int] = {}
@@ -151,8 +151,9 @@ def read_tree(
     )
 
 
-_WITHOUT_NODES: Final = (Tree(), Tree(is_offloaded=True))
+NO_NODES: Final = Tree()
 """Of thousands of jobs that wait."""
+_OFFLOADED: Final = Tree(is_offloaded=True)
 
 
 def _member(place: NodeName) -> str:

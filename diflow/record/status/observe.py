@@ -18,7 +18,7 @@ from diflow.record.argo.failures import Rules, Verdict
 from diflow.record.argo.node_names import NodeName
 from diflow.record.argo.nodes import Node
 from diflow.record.argo.tree import is_never_made
-from diflow.record.job import JobRecord, record_of, with_tree
+from diflow.record.job import JobRecord, argo_with_tree, record_of
 from diflow.record.live import Live
 from diflow.record.patches import FIRST_ROUND
 from diflow.record.stage import Stage, is_planned
@@ -226,7 +226,8 @@ def observe_state(job: JobRecord, workflow: Object, pods: Sequence[Object] = ())
     if job.problem:
         return Observation(job, kept=_kept(_attempts(job, known, pods)))
     job, found = _of_job(job, known)
-    seen = Observation(with_tree(job, found, is_offloaded=is_offloaded), gave_up=any(map(_has_given_up, found)))
+    job = replace(job, argo=argo_with_tree(job, found, is_offloaded=is_offloaded))
+    seen = Observation(job, gave_up=any(map(_has_given_up, found)))
     return replace(seen, attempts=_attempts(job, found, pods, gated=seen.gated))
 
 

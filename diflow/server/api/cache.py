@@ -7,9 +7,10 @@ continues in another Workflow is one job (`diflow.record.chain`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Final
 
 from diflow.common import keys
@@ -21,7 +22,7 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Json, Key, Reflector, drop, make_room
 from diflow.kube.reflectors import Reflectors
 from diflow.kube.sparing import Shares
-from diflow.record import untrusted
+from diflow.record import chain, untrusted
 from diflow.record.job import JobRecord, record_of
 from diflow.record.pod import PodRecord, serving_record_of
 from diflow.server.api.reading import address, served, without_room
@@ -329,7 +330,7 @@ class Cache:
         parts = self._parts.get(key)
         if not parts:
             return None
-        workflow = _current(parts, key[1])
+        workflow = chain.current(key[1], parts.values(), part=attrgetter("part"))
         if workflow is None:
             return None
         current = [
@@ -345,37 +346,6 @@ class Cache:
         before = (part.identity for part in parts.values() if part.chain.part < workflow.chain.part)
         earlier = frozenset((identity.name, identity.uid) for identity in before)
         return ServedJob(key[0], key[1], workflow, members, tuple(current), earlier)
-
-
-def _current(parts: Mapping[str, JobRecord], job: str) -> JobRecord | None:
-    """The job's current Workflow: the one with the job's name, or the last of those that continue it.
-
-    `parts` are found by a label alone, so a link counts only if both Workflows name each other. If the first Workflow
-    is gone, the newest of the others is the current one.
-    """
-    at = parts.get(job)
-    if at is None:
-        left = (part for part in parts.values() if len(parts) == 1 or not _is_elsewhere(part, parts))
-        return max(left, key=lambda part: part.chain.part, default=None)
-    for _ in parts:
-        after = parts.get(at.chain.continued_in)
-        if after is None or after is at or not _continues(after, at):
-            break
-        at = after
-    return at
-
-
-def _continues(after: JobRecord, before: JobRecord) -> bool:
-    return (after.chain.continues, after.chain.continues_uid) == (before.identity.name, before.identity.uid)
-
-
-def _is_elsewhere(part: JobRecord, parts: Mapping[str, JobRecord]) -> bool:
-    """Whether the job goes on in another of these Workflows, or this one waits for the job to do so."""
-    after, before = parts.get(part.chain.continued_in), parts.get(part.chain.continues)
-    if after is not None and after.chain.continues_uid == part.identity.uid:
-        return True
-    is_next = before is not None and before.identity.uid == part.chain.continues_uid
-    return before is not None and is_next and before.chain.continued_in != part.identity.name
 
 
 def _rounds(pod: PodRecord, workflow: JobRecord) -> tuple[int, int]:
