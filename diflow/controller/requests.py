@@ -25,9 +25,8 @@ from diflow.record.dijob import Counts, DIJobRecord, counts, is_counts
 from diflow.record.job import JobRecord
 from diflow.record.parameters import manifest
 from diflow.record.requests import resuming
-from diflow.record.requests.changes import check_hostnames, check_scalable, check_size, scaled, with_bounds, with_number
-from diflow.record.requests.notes import Notes
-from diflow.record.requests.ranges import asked, elastic
+from diflow.record.requests.changes import Draft, check_scalable
+from diflow.record.requests.ranges import elastic
 
 Json = dict[str, Any]
 
@@ -90,28 +89,22 @@ class Change:
 
 
 @dataclass(slots=True)
-class _Draft:
-    """The requests of a Workflow while they are changed."""
+class _Answer:
+    """What becomes of the requests of an object, and what it is told: what was done, and what was refused."""
 
-    current: JobRecord
-    desired: dict[str, int]
-    bounds: Mapping[str, tuple[int, int]]
-    notes: Notes
-    namespace: str
+    draft: Draft
     done: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, job: JobRecord, namespace: str) -> _Draft:
-        """Those that it has now."""
-        notes = Notes.read(job.wishes.request(keys.REQUESTS))
-        return cls(job, dict(job.wishes.desired), job.wishes.bounds, notes, namespace)
-
-    @property
-    def renoted(self) -> dict[str, str]:
-        """The annotation with the server's notes, if they have changed."""
-        is_same = self.notes == Notes.read(self.current.wishes.request(keys.REQUESTS))
-        return {} if is_same else {keys.REQUESTS: self.notes.text()}
+    def accept(self, index: int, new: Draft) -> None:
+        """Take the request for one task. Raises InvalidError if the job would exceed a limit."""
+        new.check(index, path="")
+        before, after = self.draft.range_of(index), new.range_of(index)
+        self.draft = new
+        was, now = before.text(), after.text()
+        self.done.append(
+            f"{after.task}: {was} → {now} replicas" if was != now else f"{after.task}: {now} replicas, as before"
+        )
 
 
 def stop(obj: DIJobRecord, job: JobRecord, why: str) -> Change:
@@ -143,23 +136,23 @@ def answer(obj: DIJobRecord, job: JobRecord, before: CarriedOut, *, now: float) 
     noted = replace(
         before, spec={**before.spec, **changed}, status=answered[0], replicas=answered[1], ignored=digest
     ).text()
-    draft = _Draft.of(job, obj.identity.namespace)
+    told = _Answer(Draft.of(job))
     patch = job.identity.bind({"metadata": {"annotations": {keys.CARRIED_OUT: noted}}})
     if changed or by:
         try:
             check_scalable(job)
         except (InvalidError, ConflictError, NotFoundError) as error:
-            draft.refused.append(str(error))
+            told.refused.append(str(error))
         else:
             for task in changed:
-                _as_specified(draft, task, new)
+                _as_specified(told, task, new)
             if by:
-                _more(draft, by)
-            patch = scaled(job, draft.desired, draft.bounds, annotations={keys.CARRIED_OUT: noted, **draft.renoted})
+                _more(told, by)
+            patch = told.draft.patch({keys.CARRIED_OUT: noted})
     fields = " and ".join(f"spec.{name}" for name in ignored)
     events = [
-        *(("Scaled", text) for text in draft.done),
-        *(("ScaleRefused", f"the request for other replicas was refused: {text}") for text in draft.refused),
+        *(("Scaled", text) for text in told.done),
+        *(("ScaleRefused", f"the request for other replicas was refused: {text}") for text in told.refused),
         *([("ChangeIgnored", f"{fields} {_IGNORED}")] if fields else []),
     ]
     return Change("request", patch, tuple(events))
@@ -218,24 +211,23 @@ def _counted(obj: DIJobRecord, before: CarriedOut) -> int:
     return number if number < _MOST_REQUESTS // 2 else before.status
 
 
-def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:
+def _as_specified(told: _Answer, task: str, spec: Mapping[str, Counts]) -> None:
     """Request for a task what a job submitted with these replicas would request."""
-    job = draft.current.spec
+    draft, job = told.draft, told.draft.job.spec
     index = next((i for i, one in enumerate(job.tasks) if one.name == task), None)
     if index is None:
         return
     replicas = spec[task][0]
     try:
         if not job.is_preemptible:
-            desired, bounds = with_number(job, index, replicas, desired=draft.desired, bounds=draft.bounds)
+            new = draft.with_number(index, replicas)
         else:
             least = (job.tasks[index].node_unit or 1) if index == len(job.tasks) - 1 else replicas
             low, high = _range(task, spec, least=least)
-            desired, bounds = with_bounds(job, index, low, high, desired=draft.desired, bounds=draft.bounds)
-        _accept(draft, index, desired, bounds)
-        draft.notes = draft.notes.without_range(task)
+            new = draft.with_bounds(index, low, high)
+        told.accept(index, replace(new, notes=new.notes.without_range(task)))
     except InvalidError as error:
-        draft.refused.append(f"{task}: {error.message}")
+        told.refused.append(f"{task}: {error.message}")
 
 
 def _range(task: str, spec: Mapping[str, Counts], *, least: int) -> tuple[int, int]:
@@ -247,31 +239,17 @@ def _range(task: str, spec: Mapping[str, Counts], *, least: int) -> tuple[int, i
     return min(least, replicas), replicas
 
 
-def _more(draft: _Draft, by: int) -> None:
+def _more(told: _Answer, by: int) -> None:
     """Add the difference to the elastic task, else to the last one."""
-    job = draft.current.spec
+    draft, job = told.draft, told.draft.job.spec
     task = elastic(job.tasks, bounds=draft.bounds)
     index = next(i for i, one in enumerate(job.tasks) if one.name == task)
     # A preemptible job has as many as the allocator grants: the status has reported those.
-    now = draft.current.live.running(task) if job.is_preemptible else draft.desired.get(task, job.tasks[index].replicas)
+    now = draft.job.live.running(task) if job.is_preemptible else draft.desired.get(task, job.tasks[index].replicas)
     number = now + by
     try:
         if not 1 <= number <= MOST_REPLICAS:
             raise InvalidError(f"{number:,} replicas: a task has from 1 to {MOST_REPLICAS:,}")
-        _accept(draft, index, *with_number(job, index, number, desired=draft.desired, bounds=draft.bounds))
+        told.accept(index, draft.with_number(index, number))
     except InvalidError as error:
-        draft.refused.append(f"status.replicas: {task}: {error.message}")
-
-
-def _accept(draft: _Draft, index: int, desired: dict[str, int], bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Take these requests into the draft. Raises InvalidError if the job would exceed a limit."""
-    job = draft.current.spec
-    after = asked(job, index, desired=desired, bounds=bounds)
-    check_size(draft.current.submitted, desired=desired, bounds=bounds, namespace=draft.namespace, path="")
-    check_hostnames(draft.current, index, after.high, path="")
-    before = asked(job, index, desired=draft.desired, bounds=draft.bounds)
-    draft.desired, draft.bounds = desired, bounds
-    was, now = before.text(), after.text()
-    draft.done.append(
-        f"{after.task}: {was} → {now} replicas" if was != now else f"{after.task}: {now} replicas, as before"
-    )
+        told.refused.append(f"status.replicas: {task}: {error.message}")

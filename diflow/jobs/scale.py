@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from diflow.common import keys
 from diflow.common.clock import SYSTEM, Clock
 from diflow.common.errors import InvalidError
 from diflow.common.limits import MOST_REPLICAS
@@ -15,17 +14,8 @@ from diflow.jobs.checks.connecting import connect
 from diflow.kube.api import Cluster
 from diflow.record.dijob import runs_in
 from diflow.record.job import JobRecord, record_of
-from diflow.record.requests.changes import (
-    check_hostnames,
-    check_scalable,
-    check_size,
-    choose_task,
-    scaled,
-    with_bounds,
-    with_number,
-)
-from diflow.record.requests.notes import Notes
-from diflow.record.requests.ranges import Bounds, Range, asked
+from diflow.record.requests.changes import Draft, check_scalable, choose_task
+from diflow.record.requests.ranges import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +77,27 @@ def _change(
     current: JobRecord, *, task: str | None, replicas: int | None, low: int | None, high: int | None
 ) -> tuple[Scaled, dict[str, Any] | None]:
     check_scalable(current)
-    job, desired, bounds = current.submitted, dict(current.wishes.desired), current.wishes.bounds
-    index = choose_task(job, task, bounds)
-    before = current.range_of(index)
+    job, now = current.submitted, Draft.of(current)
+    index = choose_task(job, task, now.bounds)
+    before = now.range_of(index)
     if replicas is not None:
         _check_count(replicas, "--replicas")
         _check_submitted_bounds(job, index, replicas)
-        new_desired, new_bounds = with_number(job.spec, index, replicas, desired=desired, bounds=bounds)
+        new = now.with_number(index, replicas)
     else:
-        new_desired, new_bounds = _by_bounds(job, index, low, high, desired=desired, bounds=bounds)
-    after = asked(job.spec, index, desired=new_desired, bounds=new_bounds)
-    # The range that the server recorded for this task is obsolete once a user requests bounds.
-    notes = Notes.read(current.wishes.request(keys.REQUESTS))
-    forgotten = notes.without_range(before.task) if replicas is None else notes
-    if (new_desired, new_bounds, forgotten) == (desired, bounds, notes):
+        new = _by_bounds(now, index, low, high)
+        # The range that the server recorded for this task is obsolete once a user requests bounds.
+        new = replace(new, notes=new.notes.without_range(before.task))
+    after = new.range_of(index)
+    if new == now:
         return Scaled(before.task, before, after), None
-    option = "--replicas" if replicas is not None else "--max"
-    check_size(job, desired=new_desired, bounds=new_bounds, namespace=current.identity.namespace, path=option)
-    check_hostnames(current, index, after.high, path=option)
-    noting = {keys.REQUESTS: forgotten.text()} if forgotten != notes else {}
+    new.check(index, path="--replicas" if replicas is not None else "--max")
     later = () if job.spec.is_preemptible else tuple(task.name for task in job.spec.tasks[index + 1 :])
-    return Scaled(before.task, before, after, later), scaled(current, new_desired, new_bounds, annotations=noting)
+    return Scaled(before.task, before, after, later), new.patch()
 
 
-def _by_bounds(
-    job: StoredJob, index: int, low: int | None, high: int | None, *, desired: dict[str, int], bounds: Bounds
-) -> tuple[dict[str, int], Bounds]:
+def _by_bounds(draft: Draft, index: int, low: int | None, high: int | None) -> Draft:
+    job = draft.job.submitted
     if not job.spec.is_preemptible:
         raise InvalidError(
             f"job {job.name} is not preemptible: it has as many replicas as were asked for; use --replicas"
@@ -120,12 +105,12 @@ def _by_bounds(
     for number, option in ((low, "--min"), (high, "--max")):
         if number is not None:
             _check_count(number, option)
-    now = asked(job.spec, index, desired=desired, bounds=bounds)
+    now = draft.range_of(index)
     new_low, new_high = low if low is not None else now.low, high if high is not None else now.high
     if new_low > new_high:
         other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
         raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
-    return with_bounds(job.spec, index, new_low, new_high, desired=desired, bounds=bounds)
+    return draft.with_bounds(index, new_low, new_high)
 
 
 def _check_submitted_bounds(job: StoredJob, index: int, replicas: int) -> None:

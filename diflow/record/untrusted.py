@@ -16,7 +16,6 @@ from typing import Any, Final, TypeGuard
 from diflow.common.levels import MOST_CHARACTERS, is_deep
 
 FOREGROUND: Final = "foregroundDeletion"
-_ROUND: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 # As Kubernetes and Argo write it. Times are compared as text, so no other form may pass.
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z", re.ASCII)
 
@@ -72,11 +71,6 @@ def whole(text: Any, *, digits: int = 9, most: int | None = None) -> int | None:
 def whole_text(number: int) -> str:
     """A count as `whole` reads it back: a larger one counts as the largest that it reads."""
     return str(min(number, 999_999_999))
-
-
-def is_round(text: Any) -> bool:
-    """Whether this is the name of a round: a number from 1 to 999999999 without a leading zero."""
-    return isinstance(text, str) and _ROUND.fullmatch(text) is not None
 
 
 def time(text: Any) -> str:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from diflow import InvalidError, Task
+from diflow import DIJob, InvalidError, Task
 from diflow.dijob.stored import StoredSpec
-from diflow.record.requests.changes import with_bounds, with_number
+from diflow.record.job import record_of
+from diflow.record.requests.changes import Draft
 from diflow.record.requests.ranges import asked
+from diflow.workflows import render
 from tests.builders import job, stored, template
 
 
 def units(*, preemptible: bool = True, **fields: int) -> StoredSpec:
-    made = job(Task(name="w", replicas=4, node_unit=2, template=template(), **fields), preemptible=preemptible)
-    return stored(made).spec
+    return stored(made(preemptible=preemptible, **fields)).spec
+
+
+def made(*, preemptible: bool = True, **fields: int) -> DIJob:
+    return job(Task(name="w", replicas=4, node_unit=2, template=template(), **fields), preemptible=preemptible)
+
+
+def draft(*, preemptible: bool = True) -> Draft:
+    return Draft.of(record_of(render(made(preemptible=preemptible))))
 
 
 def test_the_only_task_of_a_preemptible_job_scales_from_one_unit() -> None:
@@ -23,19 +32,17 @@ def test_the_only_task_of_a_preemptible_job_scales_from_one_unit() -> None:
 
 @pytest.mark.parametrize("preemptible", [True, False])
 def test_another_number_is_refused_and_a_multiple_is_not(preemptible: bool) -> None:
-    made = units(preemptible=preemptible)
+    now = draft(preemptible=preemptible)
     with pytest.raises(InvalidError, match="task w: 3 is not a multiple of its nodeUnit 2"):
-        with_number(made, 0, 3, desired={}, bounds={})
-    desired, bounds = with_number(made, 0, 6, desired={}, bounds={})
-    assert asked(made, 0, desired=desired, bounds=bounds).high == 6
+        now.with_number(0, 3)
+    assert now.with_number(0, 6).range_of(0).high == 6
 
 
 def test_bounds_that_are_no_multiples_are_refused() -> None:
     for low, high in ((1, 4), (2, 5)):
         with pytest.raises(InvalidError, match="not a multiple"):
-            with_bounds(units(), 0, low, high, desired={}, bounds={})
-    desired, bounds = with_bounds(units(), 0, 2, 8, desired={}, bounds={})
-    found = asked(units(), 0, desired=desired, bounds=bounds)
+            draft().with_bounds(0, low, high)
+    found = draft().with_bounds(0, 2, 8).range_of(0)
     assert (found.low, found.high) == (2, 8)
 
 

@@ -389,7 +389,7 @@ class _Chains:
     """
 
     def __init__(self, reads: Mapping[str, JobRecord], pods: Mapping[str, Sequence[PodRecord]]) -> None:
-        self._reads, self._pods = reads, pods
+        self._pods = pods
         self._detached: dict[str, dict[str, list[PodRecord]]] = {}
         self.before = {key: found for key, read in reads.items() if (found := _before(read, reads)) is not None}
         self.after = {

@@ -8,19 +8,24 @@ the annotation `diflow/bounds`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, Self
 
 from diflow.common import keys, names
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
 from diflow.common.jsontext import canonical_json
 from diflow.common.limits import MOST_REPLICAS
 from diflow.dijob.rules import ditask, hosts
-from diflow.dijob.stored import StoredJob, StoredSpec, StoredTask
+from diflow.dijob.stored import StoredJob, StoredTask
 from diflow.record.job import JobRecord
 from diflow.record.patches import live, merged
-from diflow.record.requests.ranges import Bounds, asked, scales, submitted_range
+from diflow.record.requests.notes import Notes
+from diflow.record.requests.ranges import Bounds, Range, asked, scales, submitted_range
 
 Json = dict[str, Any]
+
+NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def check_scalable(job: JobRecord) -> None:
@@ -39,45 +44,83 @@ def check_scalable(job: JobRecord) -> None:
         raise InvalidError(f"job {job.name} cannot be read: {job.problem}")
 
 
-def with_number(
-    job: StoredSpec, index: int, number: int, *, desired: Mapping[str, int], bounds: Bounds
-) -> tuple[dict[str, int], Bounds]:
-    """(desired, bounds) that request exactly `number` replicas of a task, or at most that for a preemptible job.
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The requests of a job while they are changed: replicas and bounds by task, and the notes of the server."""
 
-    Raises InvalidError if it is not a multiple of the task's unit."""
-    task = job.tasks[index]
-    _check_unit(task, number)
-    new = {**desired, task.name: number}
-    now = asked(job, index, desired=new, bounds=bounds)
-    if now.high != number:
-        # The submitted number is no maximum by itself, so the bounds set it.
-        bounds = {**bounds, **all_ranges(job, bounds), task.name: (min(now.low, number), number)}
-    return new, bounds
+    job: JobRecord
+    desired: Mapping[str, int]
+    bounds: Bounds
+    notes: Notes
 
+    @classmethod
+    def of(cls, job: JobRecord) -> Self:
+        """Those that it has now."""
+        return cls(job, job.wishes.desired, job.wishes.bounds, Notes.read(job.wishes.request(keys.REQUESTS)))
 
-def with_bounds(
-    job: StoredSpec, index: int, low: int, high: int, *, desired: Mapping[str, int], bounds: Bounds
-) -> tuple[dict[str, int], Bounds]:
-    """(desired, bounds) that request `low` to `high` replicas of a preemptible job's task.
+    def range_of(self, index: int) -> Range:
+        """The request for one task."""
+        return asked(self.job.spec, index, desired=self.desired, bounds=self.bounds)
 
-    Raises InvalidError if they are not multiples of the task's unit."""
-    task = job.tasks[index]
-    for number in (low, high):
+    def with_number(self, index: int, number: int) -> Self:
+        """Request exactly `number` replicas of a task, or at most that for a preemptible job.
+
+        Raises InvalidError if it is not a multiple of the task's unit."""
+        task = self.job.spec.tasks[index]
         _check_unit(task, number)
-    # Any other number would limit the bounds; the submitted one does not.
-    return {**desired, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (low, high)}
+        new = replace(self, desired={**self.desired, task.name: number})
+        now = new.range_of(index)
+        if now.high == number:
+            return new
+        # The submitted number is no maximum by itself, so the bounds set it.
+        return replace(new, bounds={**self._all_ranges(), task.name: (min(now.low, number), number)})
+
+    def with_bounds(self, index: int, low: int, high: int) -> Self:
+        """Request `low` to `high` replicas of a preemptible job's task.
+
+        Raises InvalidError if they are not multiples of the task's unit."""
+        task = self.job.spec.tasks[index]
+        for number in (low, high):
+            _check_unit(task, number)
+        # Any other number would limit the bounds; the submitted one does not.
+        desired = {**self.desired, task.name: task.replicas}
+        return replace(self, desired=desired, bounds={**self._all_ranges(), task.name: (low, high)})
+
+    def _all_ranges(self) -> dict[str, tuple[int, int]]:
+        """The bounds of all tasks that scale now: once one task has bounds, the others need theirs to scale."""
+        job = self.job.spec
+        scaling = scales(job, self.bounds)
+        ranges = {t.name: submitted_range(job, i, scaling=scaling) for i, t in enumerate(job.tasks)}
+        return {**{name: pair for name, pair in ranges.items() if pair[0] < pair[1]}, **self.bounds}
+
+    def check(self, index: int, *, path: str) -> None:
+        """Raises InvalidError if the job would exceed a limit with these requests, of which that for one task is
+        new."""
+        here = self.job.identity
+        check_size(self.job.submitted, desired=self.desired, bounds=self.bounds, namespace=here.namespace, path=path)
+        # Of the Workflow in which the job is now.
+        names.check_hostname(here.name, self.job.spec.tasks[index].name, self.range_of(index).high, path=path)
+
+    def patch(self, annotations: Mapping[str, str] = NO_ANNOTATIONS) -> Json:
+        """The merge patch that requests these. It is valid for this version of the Workflow only."""
+        job, now = self.job, Draft.of(self.job)
+        noted = dict(annotations)
+        if self.bounds != now.bounds:
+            given = {task: {"min": pair[0], "max": pair[1]} for task, pair in self.bounds.items()}
+            noted[keys.BOUNDS] = canonical_json(given)
+        if job.argo.awaits_admission:
+            noted[keys.REQUESTED] = canonical_json(dict(self.desired))
+        if self.notes != now.notes:
+            noted[keys.REQUESTS] = self.notes.text()
+        values = merged(job.texts.parameters, live(replicas=self.desired))
+        return job.identity.bind(
+            {**({"metadata": {"annotations": noted}} if noted else {}), "spec": {"arguments": {"parameters": values}}}
+        )
 
 
 def _check_unit(task: StoredTask, number: int) -> None:
     if task.node_unit and number % task.node_unit:
         raise InvalidError(f"task {task.name}: {number:,} is not a multiple of its nodeUnit {task.node_unit}")
-
-
-def all_ranges(job: StoredSpec, bounds: Bounds) -> dict[str, tuple[int, int]]:
-    """The bounds of all tasks that scale now: once one task has bounds, the others need theirs to scale."""
-    scaling = scales(job, bounds)
-    ranges = {t.name: submitted_range(job, i, scaling=scaling) for i, t in enumerate(job.tasks)}
-    return {**{name: pair for name, pair in ranges.items() if pair[0] < pair[1]}, **bounds}
 
 
 def check_size(job: StoredJob, *, desired: Mapping[str, int], bounds: Bounds, namespace: str, path: str) -> None:
@@ -121,28 +164,3 @@ def choose_task(job: StoredJob, name: str | None, bounds: Bounds) -> int:
         if len(scaling) == 1:
             return scaling[0]
     raise InvalidError(f"say which task of job {job.name}: {', '.join(known)}", path="--task")
-
-
-def scaled(
-    job: JobRecord, desired: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
-) -> Json:
-    """The merge patch that requests these instead. It is valid for this version of the Workflow only."""
-    values = merged(job.texts.parameters, live(replicas=desired))
-    change: Json = {
-        "metadata": job.identity.this_version,
-        "spec": {"arguments": {"parameters": values}},
-    }
-    noted = dict(annotations or {})
-    if bounds != job.wishes.bounds:
-        given = {task: {"min": pair[0], "max": pair[1]} for task, pair in bounds.items()}
-        noted[keys.BOUNDS] = canonical_json(given)
-    if job.argo.awaits_admission:
-        noted[keys.REQUESTED] = canonical_json(dict(desired))
-    if noted:
-        change["metadata"]["annotations"] = noted
-    return change
-
-
-def check_hostnames(job: JobRecord, index: int, highest: int, *, path: str) -> None:
-    """Raises InvalidError if the name of the last of `highest` replicas of this task would be too long."""
-    names.check_hostname(job.identity.name, job.spec.tasks[index].name, highest, path=path)

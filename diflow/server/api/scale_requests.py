@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from diflow.common import keys
@@ -21,9 +21,9 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.record import chain
 from diflow.record.job import JobRecord, record_of
-from diflow.record.requests.changes import check_hostnames, check_scalable, check_size, scaled, with_number
+from diflow.record.requests.changes import Draft, check_scalable
 from diflow.record.requests.notes import Noted, Notes
-from diflow.record.requests.ranges import Bounds, elastic, scales, submitted_range
+from diflow.record.requests.ranges import elastic, scales, submitted_range
 from diflow.server.api.cache import Cache
 from diflow.server.http.errors import (
     ApiError,
@@ -69,30 +69,28 @@ class ScaleRequest:
         return hashlib.sha256(f"{self.by} {self.task}".encode(errors="surrogatepass")).hexdigest()[:8]
 
 
-def step(
-    current: JobRecord, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
-) -> tuple[dict[str, int], Bounds, Notes]:
-    """The values to write for a request: (desired, bounds, notes).
+def step(now: Draft, asked: ScaleRequest, *, running: Mapping[str, int]) -> Draft:
+    """What to write for a request. `now`: the requests so far.
 
     A job that is not preemptible gets the desired number. For a preemptible job it is a bound for the allocator, and
     the first request counts from the job's current replicas (`running`).
     Raises ApiError: 400 for an unknown task, 409 below the minimum, 422 above the maximum.
     """
-    job = current.submitted.spec
-    name = asked.task or elastic(job.tasks, bounds=current.wishes.bounds)
+    job = now.job.spec
+    name = asked.task or elastic(job.tasks, bounds=now.bounds)
     index = next((i for i, task in enumerate(job.tasks) if task.name == name), None)
     if index is None:
         raise bad_request(f"the job has no task {name}; it has {', '.join(task.name for task in job.tasks)}")
     task = job.tasks[index]
-    desired = current.wishes.desired.get(name, task.replicas)
+    desired = now.desired.get(name, task.replicas)
     if not job.is_preemptible:
         low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, desired
     else:
-        bounds = current.wishes.bounds.get(name)
+        bounds = now.bounds.get(name)
         # A desired number equal to the submitted one is not read as a bound, so bounds were written; the notes keep the
         # range as submitted.
-        own = notes.range_of(name, bounds)
-        low, high = own or bounds or submitted_range(job, index, scaling=scales(job, current.wishes.bounds))
+        own = now.notes.range_of(name, bounds)
+        low, high = own or bounds or submitted_range(job, index, scaling=scales(job, now.bounds))
         base = desired if desired != task.replicas or own else running.get(name, desired)
     target = base + asked.by
     if asked.by < 0 and target < low:
@@ -100,28 +98,21 @@ def step(
     if asked.by > 0 and target > high and high < MOST_REPLICAS:
         raise unprocessable(f"task {name} has {base} replicas and its maximum is {high}: {asked.by:,} cannot be added")
     if asked.by == 0:
-        return dict(current.wishes.desired), current.wishes.bounds, notes
+        return now
     if target > MOST_REPLICAS:
         raise unprocessable(
             f"task {name} has {base} replicas: {asked.by:,} cannot be added, as at most {MOST_REPLICAS:,} replicas are "
             "allowed of a job in all"
         )
     try:
-        check_hostnames(current, index, target, path="replicas")
+        new = now.with_number(index, target)
+        new.check(index, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
-    try:
-        new_desired, new_bounds = with_number(
-            job, index, target, desired=current.wishes.desired, bounds=current.wishes.bounds
-        )
-        check_size(
-            current.submitted, desired=new_desired, bounds=new_bounds, namespace=asked.namespace, path="replicas"
-        )
-    except InvalidError as error:
-        raise unprocessable(str(error)) from None
-    if new_bounds != current.wishes.bounds:
-        notes = Notes(notes.done, {**notes.ranges, name: Noted((low, high), new_bounds[name])})
-    return new_desired, new_bounds, notes
+    if new.bounds == now.bounds:
+        return new
+    ranges = {**now.notes.ranges, name: Noted((low, high), new.bounds[name])}
+    return replace(new, notes=Notes(now.notes.done, ranges))
 
 
 class ScaleRequests:
@@ -176,21 +167,20 @@ class ScaleRequests:
             check_scalable(current)
         except (ConflictError, InvalidError) as error:
             raise conflict(str(error)) from None
-        notes = Notes.read(current.wishes.request(keys.REQUESTS))
-        if asked.key and asked.digest in notes.done:
-            if notes.done[asked.digest] != asked.fingerprint:
+        now = Draft.of(current)
+        done = now.notes.done
+        if asked.key and asked.digest in done:
+            if done[asked.digest] != asked.fingerprint:
                 raise unprocessable("this Idempotency-Key was used for another request")
             return False
-        desired, bounds, noted = step(current, asked, notes, running=current.running)
+        new = step(now, asked, running=current.running)
         if asked.by == 0:
             return False
         if asked.key:
-            noted = Notes({**noted.done, asked.digest: asked.fingerprint}, noted.ranges)
-        noting = {keys.REQUESTS: noted.text()} if noted != notes else {}
-        change = scaled(current, desired, bounds, annotations=noting)
+            new = replace(new, notes=Notes({**done, asked.digest: asked.fingerprint}, new.notes.ranges))
         try:
             answer = self._cluster.patch(
-                WORKFLOW, current.identity.name, change, namespace=asked.namespace, manager=keys.SERVER
+                WORKFLOW, current.identity.name, new.patch(), namespace=asked.namespace, manager=keys.SERVER
             )
         except InvalidError as error:  # the uid in the patch does not match: another object has this name now
             raise ConflictError(str(error)) from None

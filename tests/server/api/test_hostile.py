@@ -22,7 +22,7 @@ from diflow.common.limits import MOST_REPLICAS, MOST_TASKS
 from diflow.dijob.model import DIJob
 from diflow.record.job import record_of
 from diflow.record.reports import read
-from diflow.record.requests.changes import check_scalable, scaled
+from diflow.record.requests.changes import Draft, check_scalable
 from diflow.record.requests.notes import Notes
 from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, ReplicasRequest, validate
@@ -172,13 +172,12 @@ def test_whatever_stands_in_a_workflow_is_read_or_named_and_stays_small(
     try:
         current = record_of(workflow)
         check_scalable(current)
-        notes = Notes.read(annotations.get(keys.REQUESTS, ""))
-        wanted, bounds, noted = step(current, ScaleRequest("default", "elastic", by), notes, running=read.running)
+        wanted = step(Draft.of(current), ScaleRequest("default", "elastic", by), running=read.running)
     except (ApiError, DiflowError):
         return
-    assert by == 0 or sum(wanted.values()) <= MOST_REPLICAS
-    assert Notes.read(noted.text()).ranges == noted.ranges
-    json.dumps(scaled(current, wanted, bounds), allow_nan=False)
+    assert by == 0 or sum(wanted.desired.values()) <= MOST_REPLICAS
+    assert Notes.read(wanted.notes.text()).ranges == wanted.notes.ranges
+    json.dumps(wanted.patch(), allow_nan=False)
 
 
 @given(

@@ -16,7 +16,7 @@ from diflow.common.clock import Clock
 from diflow.common.errors import ConflictError, InvalidError, NotFoundError
 from diflow.kube.kinds import WORKFLOW
 from diflow.record.job import record_of
-from diflow.record.requests.changes import check_scalable, scaled
+from diflow.record.requests.changes import Draft, check_scalable
 from diflow.record.requests.notes import KEYS_KEPT, Noted, Notes
 from diflow.server.api.scale_requests import ScaleRequest, ScaleRequests, step
 from diflow.server.http.errors import ApiError
@@ -41,13 +41,11 @@ def put(body: dict[str, Any], change: dict[str, Any]) -> None:
 
 def carry_out(body: dict[str, Any], by: int, *, name: str = "", running: dict[str, int]) -> int:
     """Carry a request out. Returns 0, or the status with which it was refused."""
-    current = record_of(body)
-    notes = Notes.read(current.wishes.request(keys.REQUESTS))
     try:
-        wanted, bounds, noted = step(current, ScaleRequest("default", "job", by, name), notes, running=running)
+        wanted = step(Draft.of(record_of(body)), ScaleRequest("default", "job", by, name), running=running)
     except ApiError as error:
         return error.status
-    put(body, scaled(current, wanted, bounds, annotations={keys.REQUESTS: noted.text()}))
+    put(body, wanted.patch())
     return 0
 
 
@@ -128,7 +126,7 @@ def test_a_preemptible_job_without_bounds_scales_its_last_task_down_and_back() -
 def test_a_host_name_that_would_be_too_long_is_refused() -> None:
     current = record_of(workflow(job(bounded("worker-" + "x" * 39, 9, None, None), name="a-long-name-of")))
     with pytest.raises(ApiError, match="host name") as caught:
-        step(current, ScaleRequest("default", "job", 1000), Notes(), running={})
+        step(Draft.of(current), ScaleRequest("default", "job", 1000), running={})
     assert caught.value.status == 422
 
 
