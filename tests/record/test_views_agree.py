@@ -78,6 +78,22 @@ def test_all_views_show_the_same_of_ten_thousand_workflows() -> None:
     assert min(stages[stage] for stage in Stage) > WORKFLOWS / 200
 
 
+def test_of_a_job_that_cannot_be_read_all_views_count_the_pods_that_are_bound() -> None:
+    body = _one(random.Random(1), render(job("x", task("worker", replicas=2))), "broken")
+    body["metadata"]["annotations"] = {keys.DIJOB: "["}
+    body["spec"].pop("shutdown", None)
+    places = [f"broken.round(0:1)(0).worker({i}:{i}).worker(0)" for i in (0, 1)]
+    nodes = [_argos(places[0], "Pod", "Running", ""), _argos(places[1], "Pod", "Pending", "")]
+    nodes[1]["hostNodeName"] = ""
+    body["status"] = {"phase": "Running", "nodes": {node["id"]: node for node in nodes}}
+    pods = list(_pods(body))
+    pods[1]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "b"}  # admitted, and kube-scheduler has not looked yet
+    state = assemble([planning_record_of(body)], [node_record_of(_node(n)) for n in NODES], map(pod_record_of, pods))
+    seen = observer.see(state, AllocatorStatus("diflow-system"), AllocatorSettings(namespace="diflow-system"), now=NOW)
+    (row,) = job_rows(seen)
+    assert (row.granted, row.ready) == (derive(body, pods).replicas, derive(body, pods).ready_replicas) == (1, 1)
+
+
 def _together(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], ...]]:
     while batch := tuple(itertools.islice(bodies, TOGETHER)):
         yield batch

@@ -293,7 +293,7 @@ def _replicas(job: Job) -> Replicas:
     return on_nodes(
         (pod.task, pod.index, pod.is_ready)
         for pod in pods
-        if pod.place and pod.task and pod.where and not pod.is_terminating and latest in (None, pod.place.restart)
+        if pod.place and pod.task and pod.host and not pod.is_terminating and latest in (None, pod.place.restart)
     )
 
 
