@@ -77,6 +77,15 @@ def test_a_list_imports_neither_hera_nor_our_models() -> None:
     assert complaint(code) == ""
 
 
+def test_the_commands_that_plan_import_nothing_that_logs() -> None:
+    """With rich beside it, structlog takes a tenth of the time in which they are imported."""
+    code = (
+        "import sys; import diflow.allocator.inspect.explain, diflow.allocator.inspect.rows; "
+        "heavy = {'structlog', 'rich.traceback', 'hera'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert complaint(code) == ""
+
+
 def test_all_commands_know_the_policies_for_comparison_which_the_core_does_not_name() -> None:
     code = (
         "import sys; from diflow.allocator.policies.base import load_policy, policy_names; core = set(policy_names()); "

@@ -10,11 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.settings import AllocatorSettings
-from diflow.allocator.signature import Seal
 from diflow.allocator.watch import records
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.queues import QueueFile, read_file
@@ -45,6 +44,9 @@ from diflow.record.allocation import signed
 from diflow.record.job import JobRecord
 from diflow.record.node import NodeRecord
 from diflow.record.pod import PodRecord
+
+if TYPE_CHECKING:
+    from diflow.allocator.signature import Seal
 
 _NO_JOBS: Mapping[str, Job] = MappingProxyType({})
 
