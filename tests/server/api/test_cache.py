@@ -120,6 +120,16 @@ def test_of_a_chain_the_last_part_that_is_named_counts(started: Place) -> None:
     assert started.cache.job("default", "elastic-s2") is None
 
 
+def test_a_job_of_which_a_workflow_in_between_is_deleted_is_in_its_last_one(started: Place) -> None:
+    second = part_of(started, started.submit(places.elastic()), "elastic-s2")
+    third = part_of(started, second, "elastic-s3")
+    third["metadata"]["labels"][keys.PART] = "3"
+    started.api.add(WORKFLOW, third)
+    started.api.remove(WORKFLOW, "elastic-s2")
+    begin(started)
+    assert started.cache.job("default", "elastic").workflow.identity.name == "elastic-s3"  # type: ignore[union-attr]
+
+
 def test_changes_are_told_by_job_until_one_leaves(started: Place) -> None:
     started.running(mixed())
     begin(started)
