@@ -10,7 +10,7 @@ export MYPY_CACHE_DIR ?= $(DIFLOW_CACHE)/mypy
 # Tests start hundreds of Python processes, and each of them would compile diflow, and pytest each test, once more.
 unexport PYTHONDONTWRITEBYTECODE
 NAME ?= diflow
-ARGO ?= 4.0.2
+ARGO ?= 4.0.7
 DATA ?=
 # Of `make chaos`.
 MINUTES ?= 5
@@ -39,7 +39,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 venv: $(VENV)/.ready ## the Python environment, with diflow and its tools, in .venv
 
 .PHONY: cluster
-cluster: ## start the one-machine cluster with Argo (NAME=diflow ARGO=4.0.2)
+cluster: ## start the one-machine cluster with Argo (NAME=diflow ARGO=4.0.7)
 	$(PYTHON) -m cluster up --name $(NAME) --argo $(ARGO)
 
 .PHONY: cluster-down
@@ -92,7 +92,7 @@ slow: $(VENV)/.ready ## the other tests that need no cluster: many random cases,
 	$(BIN)/python -m pytest -n auto -m "slow and not cluster"
 
 .PHONY: chaos
-chaos: $(VENV)/.ready ## random operations and faults on jobs of a real cluster, and what must hold (MINUTES=5 SEED=1 POLICY=fit ARGO=4.0.2; NODES=2: a second one fails)
+chaos: $(VENV)/.ready ## random operations and faults on jobs of a real cluster, and what must hold (MINUTES=5 SEED=1 POLICY=fit ARGO=4.0.7; NODES=2: a second one fails)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) --policy $(POLICY) --argo $(ARGO) \
 	  --nodes $(NODES)
 

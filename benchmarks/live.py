@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from diflow.kube.api import Cluster
 from tests.clusters import VARIABLES, TestCluster, cluster
 
-_ARGO = "4.0.2"
+_ARGO = "4.0.7"
 _VARIABLE = VARIABLES[_ARGO]
 
 

@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--every", type=int, default=10, help="rounds between two samples (default: 10)")
     options = parser.parse_args()
-    with cluster("4.0.2") as found, found.namespace("long") as name:
+    with cluster("4.0.7") as found, found.namespace("long") as name:
         return run(found, Live(found, name), options)
 
 

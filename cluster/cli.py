@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster import argo, commands, lifecycle
 from cluster.errors import ClusterError
 from cluster.fakenodes import Size
-from cluster.parts import ARGO_VERSIONS, DEFAULT_ARGO
+from cluster.parts import ARGO_VERSIONS, DEFAULT_ARGO, DEFAULT_KUBERNETES, KUBERNETES_VERSIONS
 from cluster.paths import DEFAULT_NAME
 from cluster.progress import reporter
 
@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> str:  # noqa: PLR0911 - one return for 
         case "images":
             return commands.images(_versions(options.argo), Path(options.output) if options.output else None, progress)
         case "up":
-            return commands.up(options.name, options.argo, progress)
+            return commands.up(options.name, options.kubernetes, options.argo, progress)
         case "down":
             return commands.down(lifecycle.names() if options.all else [options.name], progress)
         case "status":
@@ -101,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     images.add_argument("--output", metavar="FOLDER", help="write each as a file that `docker load` takes")
 
     up = _named(sub.add_parser("up", help="bring a cluster up, or say that it is up already"))
-    up.add_argument("--argo", choices=[*ARGO_VERSIONS, "none"], default=None, help=f"default: {DEFAULT_ARGO}")
+    up.add_argument("--kubernetes", choices=KUBERNETES_VERSIONS, help=f"default: {DEFAULT_KUBERNETES}")
+    up.add_argument("--argo", choices=[*ARGO_VERSIONS, "none"], help=f"default: {DEFAULT_ARGO}")
     down = _named(sub.add_parser("down", help="take a cluster down and remove every trace of it"))
     down.add_argument("--all", action="store_true", help="every cluster of this machine")
     status = sub.add_parser("status", help="how the clusters are")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,17 @@ from cluster import (
 )
 from cluster.errors import ClusterError, UsageError
 from cluster.kube import Kubectl
-from cluster.parts import ARGO, COREDNS, DEFAULT_ARGO, ETCD, KUBERNETES, KWOK
+from cluster.parts import (
+    ARGO,
+    CONTROL_PLANES,
+    COREDNS,
+    DEFAULT_KUBERNETES,
+    ETCD,
+    KUBERNETES_VERSIONS,
+    KWOK,
+    NODE,
+    Versions,
+)
 from cluster.paths import DEFAULT_NAME, REPOSITORY, cluster_paths
 from cluster.plan import Plan
 from cluster.progress import Progress
@@ -35,7 +46,7 @@ def build_everything(versions: list[str], progress: Progress) -> str:
     """All programs and images."""
     lifecycle.require_root()
     packages.require(packages.RUN | packages.BUILD, progress)
-    _build_programs_and_image(versions, progress)
+    _build_programs_and_image(KUBERNETES_VERSIONS, versions, progress)
     for version in versions or ["none"]:
         _seed(version, [version] if version in ARGO else [], progress)
     progress("everything is built")
@@ -60,16 +71,18 @@ def images(versions: list[str], folder: Path | None, progress: Progress) -> str:
     return "\n".join(lines)
 
 
-def up(name: str, version: str | None, progress: Progress) -> str:
-    """A running cluster; prints the path of its kubeconfig."""
+def up(name: str, kubernetes: str | None, argo_version: str | None, progress: Progress) -> str:
+    """A running cluster with these versions, by default those that it has, or the newest; prints the path of its
+    kubeconfig.
+    """
     lifecycle.require_root()
     paths = cluster_paths(name)
     with lifecycle.held(name):
         now = lifecycle.health(name)
         if now.phase == "Absent":
-            plan = _made(name, version or DEFAULT_ARGO, progress)
+            plan = _made(name, _chosen(Versions(), kubernetes, argo_version), progress)
         elif lifecycle.is_stopped(name):
-            chosen = _kept_version(name, version)
+            chosen = _kept_versions(name, kubernetes, argo_version)
             plan = repair.repair(name, lambda: _made(name, chosen, progress), progress)
         elif now.phase == "Broken":
             raise ClusterError(
@@ -77,7 +90,7 @@ def up(name: str, version: str | None, progress: Progress) -> str:
                 f"python3 -m cluster down --name {name} removes it"
             )
         else:
-            _kept_version(name, version)
+            _kept_versions(name, kubernetes, argo_version)
             plan = lifecycle.load(name)
             if now.phase == "Starting":
                 # An earlier start was interrupted, or one of its servers has just died.
@@ -90,24 +103,28 @@ def up(name: str, version: str | None, progress: Progress) -> str:
     return str(paths.kubeconfig)
 
 
-def _made(name: str, version: str, progress: Progress) -> Plan:
+def _made(name: str, versions: Versions, progress: Progress) -> Plan:
     """A new cluster, without images and Argo."""
     packages.require(packages.RUN | packages.BUILD, progress)
-    versions = [] if version == "none" else [version]
-    _build_programs_and_image(versions, progress)
-    return lifecycle.start(name, version, _seed(version, versions, progress), progress)
+    argos = [] if versions.argo == "none" else [versions.argo]
+    _build_programs_and_image([versions.kubernetes], argos, progress)
+    return lifecycle.start(name, versions, _seed(versions.argo, argos, progress), progress)
 
 
-def _kept_version(name: str, wanted: str | None) -> str:
-    """The version of Argo of a cluster that is there, or was begun. Raises UsageError if another one is wanted."""
+def _kept_versions(name: str, kubernetes: str | None, argo_version: str | None) -> Versions:
+    """The versions of a cluster that is there, or was begun. Raises UsageError if others are wanted."""
     if not cluster_paths(name).state.exists():
-        return wanted or DEFAULT_ARGO
-    kept = lifecycle.load(name).argo
-    if wanted not in (None, kept):
-        raise UsageError(
-            f"cluster {name!r} runs Argo {kept}, not {wanted}: take another --name, or this one down first"
-        )
+        return _chosen(Versions(), kubernetes, argo_version)
+    plan = lifecycle.load(name)
+    kept = Versions(plan.kubernetes, plan.argo)
+    wanted = _chosen(kept, kubernetes, argo_version)
+    if wanted != kept:
+        raise UsageError(f"cluster {name!r} runs {kept}, not {wanted}: take another --name, or this one down first")
     return kept
+
+
+def _chosen(default: Versions, kubernetes: str | None, argo_version: str | None) -> Versions:
+    return Versions(kubernetes or default.kubernetes, argo_version or default.argo)
 
 
 def select_line(name: str) -> str:
@@ -121,7 +138,7 @@ def _furnish(plan: Plan, progress: Progress) -> None:
     done = plan.paths.root / "furnished"
     if not done.exists():
         versions = [] if plan.argo == "none" else [plan.argo]
-        _build_programs(versions, progress)
+        _build_programs([plan.kubernetes], versions, progress)
         kubectl = lifecycle.kubectl(plan)
         # Both take long and are independent: one loads the API server, the other containerd.
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -168,7 +185,7 @@ def status(name: str | None) -> list[dict[str, Any]]:
         row |= dict.fromkeys(("kubernetes", "argo", "kubeconfig", "api", "argoServer", "block")) | {"programs": {}}
         if paths.state.exists():
             plan = lifecycle.load(each)
-            row |= {"kubernetes": KUBERNETES.version, "argo": plan.argo, "kubeconfig": str(paths.kubeconfig)}
+            row |= {"kubernetes": plan.kubernetes, "argo": plan.argo, "kubeconfig": str(paths.kubeconfig)}
             row |= {"api": plan.api_url, "argoServer": plan.argo_url if plan.argo != "none" else None}
             row |= {"programs": plan.programs, "block": plan.block}
         row |= {"logs": str(paths.logs), "components": lifecycle.component_status(each)}
@@ -180,7 +197,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
     """The rows as a text table."""
     if not rows:
         return "no clusters"
-    keys = ("name", "phase", "argo", "kubeconfig")
+    keys = ("name", "phase", "kubernetes", "argo", "kubeconfig")
     cells = [[row[key] or "" for key in keys] for row in rows]
     head, *lines = table([key.upper() for key in keys], cells).splitlines()
     problems = ["".join(f"\n  {problem}" for problem in row["problems"]) for row in rows]
@@ -242,22 +259,23 @@ def argo_install(kubeconfig_file: Path, version: str, timeout_seconds: float, pr
     """Installs Argo on any cluster, ours or not."""
     if not kubeconfig_file.is_file():
         raise UsageError(f"no kubeconfig at {kubeconfig_file}")
-    kubectl = Kubectl(build.build_one(KUBERNETES, "kubectl", progress), kubeconfig_file)
+    kubectl = Kubectl(build.build_one(CONTROL_PLANES[DEFAULT_KUBERNETES], "kubectl", progress), kubeconfig_file)
     ours = any(kubeconfig_file.resolve() == cluster_paths(n).kubeconfig.resolve() for n in lifecycle.names())
     argo.apply(kubectl, version, progress, ours=ours)
     argo.await_ready(kubectl, version, progress, timeout_seconds=timeout_seconds)
     return ""
 
 
-def _build_programs(versions: list[str], progress: Progress) -> None:
-    build.build([ETCD, KUBERNETES, *(ARGO[v] for v in versions), COREDNS, KWOK], progress)
+def _build_programs(kubernetes: Iterable[str], argos: Iterable[str], progress: Progress) -> None:
+    servers = dict.fromkeys((NODE, *(CONTROL_PLANES[version] for version in kubernetes)))
+    build.build([ETCD, *servers, *(ARGO[version] for version in argos), COREDNS, KWOK], progress)
 
 
-def _build_programs_and_image(versions: list[str], progress: Progress) -> None:
+def _build_programs_and_image(kubernetes: Iterable[str], argos: Iterable[str], progress: Progress) -> None:
     """The image's packages are downloaded while the programs are compiled."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         image = pool.submit(diflowimage.base_image, progress) if _has_project() else None
-        _build_programs(versions, progress)
+        _build_programs(kubernetes, argos, progress)
         if image is not None:
             image.result()
 

@@ -124,6 +124,8 @@ def _apiserver(plan: Plan) -> Component:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
+        *_gates(plan),
+        *(("--runtime-config=scheduling.k8s.io/v1beta1=true",) if _has_pod_groups(plan) else ()),
     )
     return Component(
         "kube-apiserver",
@@ -132,6 +134,15 @@ def _apiserver(plan: Plan) -> Component:
         after=("etcd",),
         environment=_RARE_COLLECTION | {"GOMEMLIMIT": str(_api_server_bytes())},
     )
+
+
+def _gates(plan: Plan) -> tuple[str, ...]:
+    return ("--feature-gates=GenericWorkload=true",) if _has_pod_groups(plan) else ()
+
+
+def _has_pod_groups(plan: Plan) -> bool:
+    """Whether this Kubernetes can place the pods of a PodGroup as a whole."""
+    return tuple(map(int, plan.kubernetes.split("."))) >= (1, 37)
 
 
 def _api_server_bytes() -> int:
@@ -161,6 +172,7 @@ def _controller_manager(plan: Plan) -> Component:
         "--endpointslice-updates-batch-period=500ms",
         # Volumes for claims of the default StorageClass: folders of the host; see namespace.py.
         "--enable-hostpath-provisioner=true",
+        *_gates(plan),
     )
     probe, after = "https://127.0.0.1:10257/healthz", ("kube-apiserver",)
     return Component("kube-controller-manager", command, probe, after=after, environment=_RARE_COLLECTION)
@@ -172,6 +184,7 @@ def _scheduler(plan: Plan) -> Component:
         f"--kubeconfig={plan.paths.config}/scheduler.kubeconfig",
         "--leader-elect=false",
         "--bind-address=127.0.0.1",
+        *_gates(plan),
     )
     probe, after = "https://127.0.0.1:10259/healthz", ("kube-apiserver",)
     return Component("kube-scheduler", command, probe, after=after, environment=_RARE_COLLECTION)

@@ -20,7 +20,7 @@ from cluster import build, cgroups, config, namespace, network, pki, seed
 from cluster.components import components, log_file
 from cluster.errors import ClusterError, MissingError, UsageError
 from cluster.kube import Kubectl
-from cluster.parts import ARGO, COREDNS, ETCD, KUBERNETES, KWOK
+from cluster.parts import ARGO, CONTROL_PLANES, COREDNS, ETCD, KWOK, NODE, Versions
 from cluster.paths import PACKAGE, REPOSITORY, ClusterPaths, cluster_paths, state_root
 from cluster.plan import Plan
 from cluster.progress import Progress
@@ -148,21 +148,29 @@ def component_status(name: str) -> dict[str, Any]:
     return dict(status["components"]) if status else {}
 
 
-def start(name: str, argo: str, images: Path, progress: Progress) -> Plan:
+def start(name: str, versions: Versions, images: Path, progress: Progress) -> Plan:
     """Creates a cluster and waits until all its servers are healthy. The caller holds its lock; binaries are built, and
     `images` is a containerd with the large images (seed.py).
     """
     paths = cluster_paths(name)
     programs = {"etcd": str(build.binary(ETCD, "etcd"))}
-    programs |= {p.name: str(build.binary(KUBERNETES, p.name)) for p in KUBERNETES.programs}
+    for part in (NODE, CONTROL_PLANES[versions.kubernetes]):
+        programs |= {p.name: str(build.binary(part, p.name)) for p in part.programs}
     programs |= {"coredns": str(build.binary(COREDNS, "coredns")), "kwok": str(build.binary(KWOK, "kwok"))}
-    if argo != "none":
-        programs["argo"] = str(build.binary(ARGO[argo], "argo"))
+    if versions.argo != "none":
+        programs["argo"] = str(build.binary(ARGO[versions.argo], "argo"))
     with held(".addresses"):
         used = network.host_networks()
         used += [Plan.from_json(cluster_paths(n).state.read_text()).addresses.block for n in names() if _planned(n)]
         addresses = network.choose(name, used)
-        plan = Plan(name=name, root=str(paths.root), block=str(addresses.block), argo=argo, programs=programs)
+        plan = Plan(
+            name=name,
+            root=str(paths.root),
+            block=str(addresses.block),
+            argo=versions.argo,
+            programs=programs,
+            kubernetes=versions.kubernetes,
+        )
         for folder in (paths.logs, paths.wanted, paths.volumes, *(paths.root / f for f in _FOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
         write_atomically(paths.state, plan.to_json())

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-ARGO_VERSIONS = ("4.0.2", "3.7.3")
+ARGO_VERSIONS = ("4.0.7", "3.7.3")
 DEFAULT_ARGO = ARGO_VERSIONS[0]
-KUBERNETES_VERSION = "1.34.4"
+KUBERNETES_VERSIONS = ("1.37.2", "1.34.4")
+DEFAULT_KUBERNETES = KUBERNETES_VERSIONS[0]
 
 # The commits of upstream's tags.
 _ARGO_COMMITS = {
-    "4.0.2": "32afec3c401c0920517bf1e890fa7dba6170cdf2",
+    "4.0.7": "9aeb47ce10339f4a14819335c6a00027353ba0df",
     "3.7.3": "bded09fe4abd37cb98d7fc81b4c14a6f5034e9ab",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What a cluster runs: the version of Kubernetes' control plane, and that of Argo or "none"."""
+
+    kubernetes: str = DEFAULT_KUBERNETES
+    argo: str = DEFAULT_ARGO
+
+    def __str__(self) -> str:
+        return f"Kubernetes {self.kubernetes} and " + ("no Argo" if self.argo == "none" else f"Argo {self.argo}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +54,24 @@ class Part:
     family: str = ""
 
 
-def _kubernetes() -> Part:
-    commands = ("kube-apiserver", "kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubectl")
+_CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+
+
+def _kubernetes(version: str, commands: tuple[str, ...]) -> Part:
     return Part(
-        name="kubernetes",
+        name=f"kubernetes-{version}",
         module="k8s.io/kubernetes",
-        version=KUBERNETES_VERSION,
+        version=version,
         programs=tuple(Program(c, f"k8s.io/kubernetes/cmd/{c}") for c in commands),
         # Clients reject a server of version v0.0.0-master.
-        ldflags=f"-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}",
+        ldflags=f"-s -w -X k8s.io/component-base/version.gitVersion=v{version}",
+        family=f"kubernetes-{version}",
     )
 
 
 def _argo(version: str) -> Part:
     module = f"github.com/argoproj/argo-workflows/v{version[0]}"
-    # Without the commit Argo's version is "v4.0.2+unknown".
+    # Without the commit Argo's version is "v4.0.7+unknown".
     values = {
         "version": f"v{version}",
         "gitTag": f"v{version}",
@@ -77,7 +92,11 @@ def _argo(version: str) -> Part:
 
 
 ETCD = Part("etcd", "go.etcd.io/etcd/server/v3", "3.6.6", (Program("etcd", "."),))
-KUBERNETES = _kubernetes()
+# From 1.36 on the kubelet needs containerd 2, and Debian 12 has 1.6. A kubelet may be three minor versions older than
+# its API server.
+NODE = _kubernetes("1.34.4", ("kubelet", "kube-proxy"))
+CONTROL_PLANES = {version: _kubernetes(version, _CONTROL_PLANE) for version in KUBERNETES_VERSIONS}
+"""By version: the API server, the controller manager, the scheduler and kubectl."""
 COREDNS = Part("coredns", "github.com/coredns/coredns", "1.15.0", (Program("coredns", "."),))
 KWOK = Part(
     "kwok",

@@ -24,6 +24,8 @@ class Plan:
     argo: str
     # Program name → path of the binary.
     programs: dict[str, str]
+    # Of the control plane. Clusters that were made before there was a choice have none in their file.
+    kubernetes: str = "1.34.4"
 
     @property
     def paths(self) -> ClusterPaths:

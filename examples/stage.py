@@ -15,7 +15,7 @@ from typing import Any
 from diflow import DiflowError
 
 ROOT = Path(__file__).resolve().parents[1]
-ARGO_VERSION = "4.0.2"
+ARGO_VERSION = "4.0.7"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The real clusters that tests run on: created by `cluster/`, or named by DIFLOW_TEST_KUBECONFIG.
 
-DIFLOW_TEST_KUBECONFIG and DIFLOW_TEST_KUBECONFIG_ARGO37 name clusters that are already up (with Argo 4.0.2 and 3.7.3);
+DIFLOW_TEST_KUBECONFIG and DIFLOW_TEST_KUBECONFIG_ARGO37 name clusters that are already up (with Argo 4.0.7 and 3.7.3);
 without them a cluster is started for the run, and taken down after it. All processes of a run share it: each asks for
 it by the same name, and the first one starts it.
 """
@@ -35,7 +35,9 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import NAMESPACE, WORKFLOW, Kind
 
 ROOT = Path(__file__).resolve().parents[1]
-VARIABLES = {"4.0.2": "DIFLOW_TEST_KUBECONFIG", "3.7.3": "DIFLOW_TEST_KUBECONFIG_ARGO37"}
+KUBERNETES = {"4.0.7": "1.37.2", "3.7.3": "1.34.4"}
+"""The versions that are tested together: the newest of both, and older ones of both."""
+VARIABLES = {"4.0.7": "DIFLOW_TEST_KUBECONFIG", "3.7.3": "DIFLOW_TEST_KUBECONFIG_ARGO37"}
 _RUN = "DIFLOW_TEST_RUN"
 _TOLD = 3000
 """Characters of a program's output that an error quotes."""
@@ -251,7 +253,8 @@ def _name(argo_version: str) -> str:
 
 
 def _up(argo_version: str) -> list[str]:
-    return [sys.executable, "-m", "cluster", "up", "--name", _name(argo_version), "--argo", argo_version]
+    more = ["--kubernetes", KUBERNETES[argo_version]]
+    return [sys.executable, "-m", "cluster", "up", "--name", _name(argo_version), "--argo", argo_version, *more]
 
 
 def wait_until(what: str, probe: Callable[[], T | None], *, timeout: float = 300, every: float = 0.5) -> T:

@@ -30,7 +30,7 @@ from hypothesis import HealthCheck, settings
 from tests import clusters, measuring
 from tests.clusters import TestCluster, cluster_of_run
 
-_VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
+_VERSIONS = {"argo40": "4.0.7", "argo37": "3.7.3"}
 # The longest first; those of two minutes or less in any order.
 _GROUPS = (
     "allocator", "allocator-fake", "node", "server", "ddp", "health", "argo40", "argo37", "installed", "successor",
@@ -150,7 +150,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def argo40() -> TestCluster:
-    """A real cluster with Argo Workflows 4.0.2."""
+    """A real cluster with Argo Workflows 4.0.7."""
     return cluster_of_run(_VERSIONS["argo40"])
 
 

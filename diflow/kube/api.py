@@ -417,6 +417,15 @@ class Cluster:
         """The server's version, such as v1.34.4."""
         return str(self._json("GET", "/version").get("gitVersion") or "unknown")
 
+    def serves(self, kind: Kind) -> bool:
+        """Whether the server knows this kind in this version."""
+        path = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
+        try:
+            found = self._json("GET", path, about=f"the kinds of {kind.api_version}")
+        except NotFoundError:
+            return False
+        return any(one.get("name") == kind.plural for one in found.get("resources") or [])
+
     def clock_skew_seconds(self) -> float | None:
         """How far the server's clock is ahead of ours, to the second, as of its last response."""
         return self._clock_skew_seconds

@@ -67,6 +67,7 @@ PERSISTENT_VOLUME_CLAIM: Final = Kind("PersistentVolumeClaim", "", "v1", "persis
 PERSISTENT_VOLUME: Final = Kind("PersistentVolume", "", "v1", "persistentvolumes", namespaced=False)
 STORAGE_CLASS: Final = Kind("StorageClass", "storage.k8s.io", "v1", "storageclasses", namespaced=False)
 CSI_NODE: Final = Kind("CSINode", "storage.k8s.io", "v1", "csinodes", namespaced=False)
+POD_GROUP: Final = Kind("PodGroup", "scheduling.k8s.io", "v1beta1", "podgroups")
 RESOURCE_QUOTA: Final = Kind("ResourceQuota", "", "v1", "resourcequotas")
 LIMIT_RANGE: Final = Kind("LimitRange", "", "v1", "limitranges")
 SECRET: Final = Kind("Secret", "", "v1", "secrets")

@@ -24,6 +24,7 @@ from diflow.record.identity import Identity
 
 _LONGEST_REASON: Final = 60
 _LONGEST_NAME: Final = 63
+_LONGEST_GROUP: Final = 253
 _LONGEST_NUMBER: Final = 9
 _MOST_CONTAINERS: Final = 256
 _GRACE_SECONDS: Final = 30.0  # Kubernetes' default
@@ -96,6 +97,8 @@ class PodRecord:
     """The ports of its node that it takes."""
     tolerations: tuple[Toleration, ...] = ()
     """Those of a replica's pod, with what admission has added."""
+    group: str = ""
+    """The PodGroup that kube-scheduler places it with; "" for none."""
     refusal: str = ""
     """Why kube-scheduler has not bound it, in its own words."""
     endpoint: Endpoint = Endpoint()
@@ -277,6 +280,9 @@ def _planned(obj: Mapping[str, Any]) -> dict[str, Any]:
         "pending_since": _pending_since(obj),
         "waits_for": _waits_for(status),
         "tolerations": _same_tolerations(read_where({"tolerations": (obj.get("spec") or {}).get("tolerations")})),
+        "group": untrusted.string(
+            untrusted.sub(obj, "spec", "schedulingGroup").get("podGroupName"), most=_LONGEST_GROUP
+        ),
         "refusal": untrusted.string(_refused(status).get("message"), most=_LONGEST_REFUSAL),
     }
 

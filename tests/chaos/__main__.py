@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--policy", default="fit", help="the allocator's (default: %(default)s)")
-    parser.add_argument("--argo", default="4.0.2", help="the version of Argo Workflows (default: %(default)s)")
+    parser.add_argument("--argo", default="4.0.7", help="the version of Argo Workflows (default: %(default)s)")
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=1, help="2: the second one fails (default: 1)")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="diflow-chaos-"))

@@ -60,7 +60,7 @@ class Cli:
                 pod["metadata"].setdefault("labels", {})["workflows.argoproj.io/workflow"] = job.name
                 self.api.add(POD, pod)
 
-    def prepare(self, *, argo: str = "v4.0.2") -> None:
+    def prepare(self, *, argo: str = "v4.0.7") -> None:
         """Add what a job needs: accounts, the Service, priority classes, Argo."""
         self.api.add(NAMESPACE, {"metadata": {"name": "default"}})
         self.api.add(SERVICE, the_service())

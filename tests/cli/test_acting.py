@@ -26,7 +26,7 @@ from diflow.kube.kinds import (
 )
 from tests.allocator import fencing
 from tests.cli.runner import Cli, run
-from tests.kube.fakeapi import Request, status
+from tests.kube.fakeapi import Answer, Request, status
 from tests.record.seen import SeenJob
 
 
@@ -237,12 +237,40 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(diflow: Cli) -> None:
     result = diflow("doctor")
     assert result.code == 0, result.out
     assert "✗" not in result.out
-    assert "✓ Argo's workflow controller: 4.0.2" in result.out
+    assert "✓ Argo's workflow controller: 4.0.7" in result.out
     assert "✓ your rights in default: all 11" in result.out
     lines = result.out.splitlines()
     made = sum(line.startswith(("✓", "!")) for line in lines)
     others = sum(line.startswith("–") for line in lines)
     assert lines[-1] == f"{made} checks passed; {others} checks not made (–)"
+
+
+@pytest.mark.parametrize(
+    ("served", "group", "said"),
+    [
+        (False, None, "✓ PodGroups in default: this Kubernetes has none"),
+        (True, None, "! PodGroups in default: served, and not used"),
+        (True, {"podGroupName": "x"}, "✓ PodGroups in default: kube-scheduler binds the pods of a gang all together"),
+    ],
+    ids=["not served", "not used", "used"],
+)
+def test_doctor_says_whether_gangs_are_native(
+    diflow: Cli, served: bool, group: dict[str, str] | None, said: str
+) -> None:
+    diflow.prepare()
+
+    def rule(request: Request) -> Answer | None:
+        if request.path == "/apis/scheduling.k8s.io/v1beta1" and served:
+            return Answer(200, {"resources": [{"name": "podgroups"}]})
+        if request.method == "POST" and request.path.endswith("/pods") and group:
+            return Answer(201, {**request.body, "spec": {**request.body["spec"], "schedulingGroup": group}})
+        return None
+
+    diflow.api.rule(rule)
+    result = diflow("doctor")
+    assert result.code == 0, result.out
+    assert said in result.out
+    assert not diflow.api.objects.get(POD.path("default"))
 
 
 def test_doctor_names_each_thing_that_is_missing_and_what_to_do(diflow: Cli) -> None:
@@ -447,7 +475,7 @@ def test_the_versions_of_all_parts_are_told(diflow: Cli) -> None:
     diflow.prepare()
     lines = diflow("version").out.splitlines()
     assert lines[0].startswith("diflow 0.")
-    assert lines[1:] == ["Kubernetes v1.34.4", "Argo Workflows 4.0.2"]
+    assert lines[1:] == ["Kubernetes v1.34.4", "Argo Workflows 4.0.7"]
 
 
 def test_the_version_needs_no_cluster(diflow: Cli) -> None:

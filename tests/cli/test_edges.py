@@ -152,7 +152,7 @@ def test_doctor_names_a_namespace_that_is_not_there_and_not_all_that_is_missing_
     )
     assert "service account" not in result.out
     assert "your right" not in result.out
-    assert "✓ Argo's workflow controller: 4.0.2" in result.out
+    assert "✓ Argo's workflow controller: 4.0.7" in result.out
     assert result.out.splitlines()[-1].startswith("1 of ")
 
 

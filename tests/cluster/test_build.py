@@ -15,12 +15,12 @@ import pytest
 
 from cluster import build, commands, config
 from cluster.errors import ClusterError
-from cluster.parts import ARGO, COREDNS, ETCD, KUBERNETES, KWOK, Part, Program
+from cluster.parts import ARGO, CONTROL_PLANES, COREDNS, ETCD, KWOK, NODE, Part, Program
 from cluster.paths import PACKAGE
 from cluster.plan import Plan
 from cluster.progress import Progress
 
-PARTS = (ETCD, KUBERNETES, COREDNS, KWOK, *ARGO.values())
+PARTS = (ETCD, NODE, *CONTROL_PLANES.values(), COREDNS, KWOK, *ARGO.values())
 
 
 def quiet(_: str) -> None:
@@ -56,9 +56,9 @@ def test_a_changed_checksum_file_changes_the_key(tmp_path: Path) -> None:
 
 
 def test_a_changed_link_flag_or_program_changes_the_key() -> None:
-    before = build.part_key(KUBERNETES)
-    assert build.part_key(dataclasses.replace(KUBERNETES, ldflags="-s")) != before
-    assert build.part_key(dataclasses.replace(KUBERNETES, programs=KUBERNETES.programs[1:])) != before
+    before = build.part_key(NODE)
+    assert build.part_key(dataclasses.replace(NODE, ldflags="-s")) != before
+    assert build.part_key(dataclasses.replace(NODE, programs=NODE.programs[1:])) != before
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
@@ -152,8 +152,11 @@ def test_the_image_is_made_while_the_programs_are_compiled(monkeypatch: pytest.M
     monkeypatch.setattr("cluster.commands.build.build", compile_)
     monkeypatch.setattr("cluster.commands.diflowimage.base_image", lambda _: begun.set())
     monkeypatch.setattr(commands, "_seed", lambda *_: done.append("seed"))
-    commands.build_everything(["4.0.2"], quiet)
-    assert done == [["etcd", "kubernetes", "argo-4.0.2", "coredns", "kwok"], "seed"]
+    commands.build_everything(["4.0.7"], quiet)
+    assert done == [
+        ["etcd", "kubernetes-1.34.4", "kubernetes-1.37.2", "kubernetes-1.34.4", "argo-4.0.7", "coredns", "kwok"],
+        "seed",
+    ]
 
 
 def test_without_go_the_message_says_to_install_it(hello: Part, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_a_state_folder_that_a_cluster_would_hide_is_refused(
 def a_cluster(state: Path, *, init: str | None, components: Mapping[str, object] | None, age: float = 0) -> str:
     folder = state / "broken"
     folder.mkdir()
-    (folder / "state.json").write_text(Plan("broken", str(folder), "10.230.0.0/16", "4.0.2", {}).to_json())
+    (folder / "state.json").write_text(Plan("broken", str(folder), "10.230.0.0/16", "4.0.7", {}).to_json())
     if init is not None:
         (folder / "init").write_text(init)
     if components is not None:
@@ -143,7 +143,7 @@ def test_what_is_missing_is_named_with_its_package_where_it_cannot_be_installed(
 
 
 def test_argo_on_a_foreign_cluster_keeps_its_own_safe_settings() -> None:
-    ours, foreign = (kustomization("4.0.2", "m", ours=flag) for flag in (True, False))
+    ours, foreign = (kustomization("4.0.7", "m", ours=flag) for flag in (True, False))
     assert "patches" in ours
     assert "patches" not in foreign
     assert foreign["images"] == ours["images"]

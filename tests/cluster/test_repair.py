@@ -10,6 +10,7 @@ import pytest
 from cluster import commands, lifecycle
 from cluster.cli import main
 from cluster.errors import ClusterError
+from cluster.parts import Versions
 from cluster.plan import Plan
 from cluster.progress import Progress
 
@@ -38,8 +39,8 @@ class Steps:
     def _stop(self, name: str, _: Progress) -> None:
         self.done.append(f"removed {name}")
 
-    def _made(self, name: str, version: str, _: Progress) -> Plan:
-        self.done.append(f"made {name} with Argo {version}")
+    def _made(self, name: str, versions: Versions, _: Progress) -> Plan:
+        self.done.append(f"made {name} with {versions}")
         return plan_of(self._state)
 
 
@@ -104,7 +105,8 @@ def test_a_cluster_that_cannot_be_started_again_is_made_anew_and_the_loss_is_tol
     stopped(state)
     steps.trouble = "etcd exited 4 times at its start, with code 1"
     assert main(["up", "--name", "broken"]) == 0
-    assert steps.done == ["resumed broken", "removed broken", "made broken with Argo 3.7.3", "furnished broken"]
+    made = "made broken with Kubernetes 1.34.4 and Argo 3.7.3"
+    assert steps.done == ["resumed broken", "removed broken", made, "furnished broken"]
     said = capsys.readouterr().err
     assert "could not be started again: etcd exited 4 times" in said
     assert "MADE ANEW: the jobs, images and settings of the former cluster are gone" in said
@@ -136,14 +138,14 @@ def test_the_cluster_of_another_machine_is_left_alone(
 
 def test_another_version_of_argo_is_refused_before_anything_is_repaired(state: Path, steps: Steps) -> None:
     stopped(state)
-    assert main(["up", "--name", "broken", "--argo", "4.0.2"]) == 2
+    assert main(["up", "--name", "broken", "--argo", "4.0.7"]) == 2
     assert steps.done == []
 
 
 def test_a_start_that_did_not_get_far_begins_anew(state: Path, steps: Steps) -> None:
     stopped(state, init=None, plan=False)
-    assert main(["up", "--name", "broken", "--argo", "4.0.2"]) == 0
-    assert steps.done == ["removed broken", "made broken with Argo 4.0.2", "furnished broken"]
+    assert main(["up", "--name", "broken", "--argo", "4.0.7"]) == 0
+    assert steps.done == ["removed broken", "made broken with Kubernetes 1.37.2 and Argo 4.0.7", "furnished broken"]
 
 
 @pytest.mark.parametrize(("boot", "machine", "runs"), [(BOOT, MACHINE, True), ("another", MACHINE, False)])

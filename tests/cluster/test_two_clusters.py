@@ -98,10 +98,10 @@ def test_two_clusters_come_up_side_by_side_and_leave_nothing(state: Path) -> Non
         said = in_a_pod(found[name], "nslookup kubernetes.default.svc.cluster.local && id -u")
         assert said.splitlines()[-1] == "65532"
     with urllib.request.urlopen(f"{found['left']['argoServer']}/api/v1/version", timeout=120) as answer:
-        assert json.load(answer)["version"] == "v4.0.2"
+        assert json.load(answer)["version"] == "v4.0.7"
     refused = run(state, "up", "--name", "left", "--argo", "3.7.3")
     assert refused.returncode == 2
-    assert "runs Argo 4.0.2, not 3.7.3" in refused.stderr
+    assert "runs Kubernetes 1.37.2 and Argo 4.0.7, not Kubernetes 1.37.2 and Argo 3.7.3" in refused.stderr
 
     fake = run(state, "fake-nodes", "--name", "right", "--count", "20")
     assert fake.returncode == 0, fake.stderr

@@ -181,7 +181,7 @@ def test_without_a_cluster_given_that_of_the_kubeconfig_is_used(diflow: Cli, mon
 @pytest.mark.parametrize(
     ("image", "version"),
     [
-        ("quay.io/argoproj/workflow-controller:v4.0.2", (4, 0, 2)),
+        ("quay.io/argoproj/workflow-controller:v4.0.7", (4, 0, 7)),
         ("registry:5000/argo/controller:3.7.3-fips", (3, 7, 3)),
         ("argo/controller:latest", None),
         ("argo/controller", None),

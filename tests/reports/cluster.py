@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from diflow.common import quantities
-from diflow.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS, Kind
+from diflow.kube.kinds import (
+    CSI_NODE,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    POD_GROUP,
+    STORAGE_CLASS,
+    Kind,
+)
 from tests.allocator.fakeargo import FakeCluster
 from tests.reports import scheduler
 from tests.reports.scheduler import World, claims_of, ports
@@ -37,6 +46,8 @@ class UsersCluster(FakeCluster):
         self.others: dict[str, scheduler.Filter] = {}
         self.silent_schedulers: set[str] = set()
         """Names of schedulers that do not run."""
+        self.knows_groups = False
+        """kube-scheduler places the pods of a PodGroup together, as Kubernetes 1.37 does."""
         self.refused: dict[str, str] = {}
         """The last message of kube-scheduler about each pod that it has refused."""
 
@@ -157,20 +168,63 @@ class UsersCluster(FakeCluster):
 
     def _schedule(self) -> None:
         world = self._world()
-        for pod in self.pods():
-            spec = pod["spec"]
-            if spec.get("nodeName") or spec.get("schedulingGates") or "deletionTimestamp" in pod["metadata"]:
-                continue
-            if spec.get("schedulerName") in self.silent_schedulers:
-                continue
-            whys: dict[str, str] = {}
-            for name, node in world.nodes.items():
-                whys[name] = self._refusal(pod, node, world)
-                if not whys[name]:
-                    self._bind_in(world, pod, name)
-                    break
+        waiting = [
+            pod
+            for pod in self.pods()
+            if not pod["spec"].get("nodeName")
+            and not pod["spec"].get("schedulingGates")
+            and "deletionTimestamp" not in pod["metadata"]
+            and pod["spec"].get("schedulerName") not in self.silent_schedulers
+        ]
+        group_of = {}
+        for pod in waiting:
+            group = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName", "") if self.knows_groups else ""
+            group_of.setdefault((pod["metadata"]["namespace"], group or pod["metadata"]["uid"]), (group, []))[1].append(
+                pod
+            )
+        for (namespace, _), (group, pods) in group_of.items():
+            if group:
+                self._schedule_group(world, namespace, group, pods)
             else:
-                self._say(pod, scheduler.refusal(whys, len(world.nodes)))
+                for pod in pods:
+                    self._schedule_one(world, pod)
+
+    def _schedule_one(self, world: World, pod: Json) -> str:
+        """Bind a pod if a node takes it. Returns the node, "" for none."""
+        whys: dict[str, str] = {}
+        for name, node in world.nodes.items():
+            whys[name] = self._refusal(pod, node, world)
+            if not whys[name]:
+                self._bind_in(world, pod, name)
+                return name
+        self._say(pod, scheduler.refusal(whys, len(world.nodes)))
+        return ""
+
+    def _schedule_group(self, world: World, namespace: str, name: str, pods: list[Json]) -> None:
+        """Bind the pods of a PodGroup if at least its minCount are bound then; without the group, none."""
+        group = self._every(POD_GROUP, namespace).get(name)
+        if group is None:
+            return
+        trial = self._world()
+        fitting = [pod for pod in pods if self._takes(trial, pod)]
+        bound = [p for p in world.bound if (p["spec"].get("schedulingGroup") or {}).get("podGroupName") == name]
+        least = group["spec"]["schedulingPolicy"]["gang"]["minCount"]
+        if len(fitting) + len(bound) < least:
+            for pod in pods:
+                self._say(pod, f"minCount ({least}) cannot be satisfied: {len(bound) + len(fitting)} scheduled")
+            return
+        for pod in pods:
+            self._schedule_one(world, pod)
+
+    def _takes(self, trial: World, pod: Json) -> bool:
+        """Whether a node takes the pod; it is then counted there."""
+        for name, node in trial.nodes.items():
+            if not self._refusal(pod, node, trial):
+                asked = quantities.of_pod(pod["spec"])
+                quantities.add(trial.free[name], {resource: -amount for resource, amount in asked.items()})
+                trial.bound.append({**pod, "spec": {**pod["spec"], "nodeName": name}})
+                return True
+        return False
 
     def _refusal(self, pod: Json, node: Json, world: World) -> str:
         name = node["metadata"]["name"]

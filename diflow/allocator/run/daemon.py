@@ -114,7 +114,7 @@ class Allocator:
         self._takeover, self._problems, self._requests = parts.takeover, parts.problems, parts.requests
         self._cordons, self._timers = parts.cordons, parts.timers
         self._rosters, self._throttled = parts.rosters, parts.throttled
-        self._public_queues = parts.public_queues
+        self._public_queues, self._pod_groups = parts.public_queues, parts.pod_groups
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set, on caches that were started. Raises LostLeadershipError when this process does not
@@ -216,6 +216,8 @@ class Allocator:
             if changed or TOO_LATE in expired:
                 self._reconcile(self._view.state())
         if self._takeover.is_unfinished:
+            self._reasons.is_dirty = True
+        if self._pod_groups.run(self._view.state()):
             self._reasons.is_dirty = True
         self._rosters.send(self._view.state())
         self._throttled.tell()

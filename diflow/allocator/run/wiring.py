@@ -18,6 +18,7 @@ from diflow.allocator.remember.applications import Applications
 from diflow.allocator.remember.ended_jobs import EndedJobs
 from diflow.allocator.remember.priors import Priors
 from diflow.allocator.run.lease_requests import LeaseRequests
+from diflow.allocator.run.pod_groups import PodGroups
 from diflow.allocator.run.public_queues import PublicQueues
 from diflow.allocator.run.throttled import Throttled
 from diflow.allocator.run.timers import Timers
@@ -108,6 +109,7 @@ class Parts:
         self.health = HealthWatch(self.executor, clock=clock)
         self.cordons = Cordons(cluster, elector, after_namespaces=settings.cordon_after_namespaces, clock=clock)
         self.public_queues = PublicQueues(cluster, elector, clock=clock)
+        self.pod_groups = PodGroups(cluster, elector, clock=clock)
         self.throttled = Throttled(self.caches, settings, self.executor, clock=clock)
         self.rosters = Rosters(self.executor, clock=clock)
         look_due = self.health.due, self.rosters.due

@@ -18,6 +18,7 @@ from diflow.jobs.checks import (
     argo_settings,
     fence,
     installed,
+    podgroups,
     prerequisites,
     queues,
     rules,
@@ -154,6 +155,7 @@ def _of_namespace(here: str) -> Iterator[tuple[str, Check, str]]:
     yield "the queues", _queues, ""
     yield "the fence of the allocator", _fence, ""
     yield f"the rules of queues.yaml for {here}", _rules, ""
+    yield f"PodGroups in {here}", _pod_groups, ""
     yield "the server", _server_pods, ""
     yield "the server and pods without a token", _server, ""
 
@@ -532,6 +534,19 @@ def _rules(cluster: Cluster, what: str) -> Iterator[Finding]:
             "kubectl apply -k manifests/admission (Kubernetes 1.30 or newer), if the namespace has not the label "
             "diflow/rules=exempt; or a ResourceQuota with a scope (docs/security.md)",
         )
+
+
+def _pod_groups(cluster: Cluster, what: str) -> Iterator[Finding]:
+    """Whether kube-scheduler itself binds all pods of a gang or none."""
+    if not podgroups.are_served(cluster):
+        yield _passed(
+            what, "this Kubernetes has none (1.37 or newer can): the allocator takes back what starts in part"
+        )
+    elif podgroups.are_used(cluster, namespace=cluster.namespace):
+        yield _passed(what, "kube-scheduler binds the pods of a gang all together or not at all")
+    else:
+        advice = "kubectl apply -k manifests/podgroups: kube-scheduler then binds all pods of a gang or none"
+        yield _passed(what, "served, and not used: the allocator takes back what starts in part", advice=advice)
 
 
 def _server(cluster: Cluster, what: str) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.xdist_group(item.callspec.params["argo"]))
 
 
-@pytest.fixture(scope="session", params=["argo40", "argo37"], ids=["argo-4.0.2", "argo-3.7.3"])
+@pytest.fixture(scope="session", params=["argo40", "argo37"], ids=["argo-4.0.7", "argo-3.7.3"])
 def argo(request: pytest.FixtureRequest) -> TestCluster:
     """A real cluster, once with each version of Argo."""
     found: TestCluster = request.getfixturevalue(request.param)

@@ -1,4 +1,4 @@
-module diflow.invalid/cluster/kubernetes
+module diflow.invalid/cluster/kubernetes-1.34.4
 
 go 1.25.0
 
