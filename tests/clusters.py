@@ -32,7 +32,7 @@ from diflow.common.errors import DiflowError, NotFoundError, UnavailableError
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube import kinds
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import NAMESPACE, WORKFLOW, Kind
+from diflow.kube.kinds import NAMESPACE, POD_GROUP, WORKFLOW, Kind
 
 ROOT = Path(__file__).resolve().parents[1]
 KUBERNETES = {"4.0.7": "1.37.2", "3.7.3": "1.34.4"}
@@ -280,6 +280,11 @@ def _prepared(found: TestCluster) -> TestCluster:
         if policy not in ("", "Never"):  # an earlier release's, which cannot be changed (docs/upgrading.md)
             found.kubectl("replace", "--force", "-f", str(folder / "priorityclasses.yaml"))
         found.kubectl("apply", "-k", str(folder))
+        if found.api.serves(POD_GROUP):
+            found.kubectl("apply", "-k", str(ROOT / "manifests" / "podgroups"))
+            # Tests have allocators in several namespaces.
+            role = ("create", "clusterrolebinding", "test-podgroups", "--clusterrole=diflow-allocator-podgroups")
+            found.kubectl(*role, "--group=system:serviceaccounts", check=False)
     return found
 
 

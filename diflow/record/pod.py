@@ -99,6 +99,8 @@ class PodRecord:
     """Those of a replica's pod, with what admission has added."""
     group: str = ""
     """The PodGroup that kube-scheduler places it with; "" for none."""
+    priority_class: str = ""
+    """Of a pod in a PodGroup: the PriorityClass that it names."""
     refusal: str = ""
     """Why kube-scheduler has not bound it, in its own words."""
     endpoint: Endpoint = Endpoint()
@@ -280,11 +282,16 @@ def _planned(obj: Mapping[str, Any]) -> dict[str, Any]:
         "pending_since": _pending_since(obj),
         "waits_for": _waits_for(status),
         "tolerations": _same_tolerations(read_where({"tolerations": (obj.get("spec") or {}).get("tolerations")})),
-        "group": untrusted.string(
-            untrusted.sub(obj, "spec", "schedulingGroup").get("podGroupName"), most=_LONGEST_GROUP
-        ),
+        **_group(obj),
         "refusal": untrusted.string(_refused(status).get("message"), most=_LONGEST_REFUSAL),
     }
+
+
+def _group(obj: Mapping[str, Any]) -> dict[str, str]:
+    spec = untrusted.sub(obj, "spec")
+    name = untrusted.string(untrusted.sub(spec, "schedulingGroup").get("podGroupName"), most=_LONGEST_GROUP)
+    class_name = untrusted.string(spec.get("priorityClassName"), most=_LONGEST_GROUP)
+    return {"group": name, "priority_class": same_text(class_name)} if name else {}
 
 
 def _same_tolerations(where: Where) -> tuple[Toleration, ...]:

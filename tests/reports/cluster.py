@@ -205,6 +205,12 @@ class UsersCluster(FakeCluster):
         group = self._every(POD_GROUP, namespace).get(name)
         if group is None:
             return
+        classes = {"group": group["spec"].get("priorityClassName")}
+        classes |= {pod["metadata"]["name"]: pod["spec"].get("priorityClassName") for pod in pods}
+        if len(set(classes.values())) > 1:
+            for pod in pods:
+                self._say(pod, "all pods in a single pod group should have the same priority as the pod group's")
+            return
         trial = self._world()
         fitting = [pod for pod in pods if self._takes(trial, pod)]
         bound = [p for p in world.bound if (p["spec"].get("schedulingGroup") or {}).get("podGroupName") == name]

@@ -102,10 +102,15 @@ def _waits(pod: PodRecord) -> bool:
 
 def _group(job: Job, count: int) -> dict[str, Any]:
     read = job.read.identity
+    class_name = next(pod.priority_class for pod in job.pods if pod.group == read.name)
     owner = {"apiVersion": WORKFLOW.api_version, "kind": WORKFLOW.name, "name": read.name, "uid": read.uid}
     return {
         "apiVersion": POD_GROUP.api_version,
         "kind": POD_GROUP.name,
         "metadata": {"name": read.name, "ownerReferences": [owner]},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
+        "spec": {
+            "schedulingPolicy": {"gang": {"minCount": count}},
+            # kube-scheduler refuses pods of another priority than their group's.
+            **({"priorityClassName": class_name} if class_name else {}),
+        },
     }

@@ -17,9 +17,10 @@ Json = dict[str, Any]
 
 
 def in_group(pod: Json) -> Json:
-    """What manifests/podgroups makes of a pod of a gang."""
+    """What admission makes of a pod of a gang: manifests/podgroups, and Argo of the priority."""
     name = pod["metadata"]["labels"]["workflows.argoproj.io/workflow"]
-    return {**pod, "spec": {**pod["spec"], "schedulingGroup": {"podGroupName": name}}}
+    more = {"schedulingGroup": {"podGroupName": name}, "priorityClassName": "diflow-normal"}
+    return {**pod, "spec": {**pod["spec"], **more}}
 
 
 @pytest.fixture
