@@ -176,7 +176,7 @@ class UsersCluster(FakeCluster):
             and "deletionTimestamp" not in pod["metadata"]
             and pod["spec"].get("schedulerName") not in self.silent_schedulers
         ]
-        group_of = {}
+        group_of: dict[tuple[str, str], tuple[str, list[Json]]] = {}
         for pod in waiting:
             group = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName", "") if self.knows_groups else ""
             group_of.setdefault((pod["metadata"]["namespace"], group or pod["metadata"]["uid"]), (group, []))[1].append(
