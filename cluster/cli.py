@@ -77,6 +77,8 @@ def _run(options: argparse.Namespace) -> str:  # noqa: PLR0911 - one return for 
             return commands.fake_nodes(
                 options.name, options.count, Size(options.cpu, options.memory, options.gpus), progress
             )
+        case "autoscaler":
+            return commands.add_autoscaler(options.name, progress)
         case "second-node":
             return commands.second_node(options.name, progress, disk_mib=options.disk_mib)
         case _:
@@ -120,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     fake.add_argument("--cpu", default="32")
     fake.add_argument("--memory", default="256Gi")
     fake.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu on each (default: 0)")
+    _named(sub.add_parser("autoscaler", help="run Karpenter in a cluster, which adds fake nodes for pending pods"))
     second = _named(sub.add_parser("second-node", help="give a cluster a second real node, with the same processors"))
     second.add_argument(
         "--disk-mib", type=int, default=0, help="a disk of its own for the volumes of its pods, in memory, of this size"

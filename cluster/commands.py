@@ -9,6 +9,7 @@ from typing import Any
 
 from cluster import (
     argo,
+    autoscaler,
     build,
     diflowimage,
     fakenodes,
@@ -238,6 +239,15 @@ def fake_nodes(name: str, count: int, size: fakenodes.Size, progress: Progress) 
     plan = lifecycle.load(name)
     with lifecycle.held(name):
         fakenodes.scale(plan, lifecycle.kubectl(plan), count, size, progress)
+    return ""
+
+
+def add_autoscaler(name: str, progress: Progress) -> str:
+    """Karpenter, with a pool of fake nodes."""
+    lifecycle.require_root()
+    plan = lifecycle.load(name)
+    with lifecycle.held(name):
+        autoscaler.add(plan, lifecycle.kubectl(plan), progress)
     return ""
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from cluster.plan import Plan
 
 _PROBE_SECONDS = 10.0
+KARPENTER = "karpenter"
 # With the default, Go's garbage collector takes a fifth of their CPU, which is scarce on a small machine.
 _RARE_COLLECTION = {"GOGC": "400"}
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -47,6 +48,7 @@ def components(plan: Plan) -> tuple[Component, ...]:
         _proxy(plan),
         _coredns(plan),
         _kwok(plan),
+        _karpenter(plan),
         _second_containerd(plan),
         _second_kubelet(plan),
     )
@@ -227,6 +229,21 @@ def _kwok(plan: Plan) -> Component:
     )
     probe, after = "http://127.0.0.1:10247/healthz", ("kube-apiserver",)
     return Component("kwok", command, probe, after=after, optional=True, environment=_RARE_COLLECTION)
+
+
+def _karpenter(plan: Plan) -> Component:
+    # Its program is built when it is asked for (karpenter.py): the file that asks for it says where it is.
+    command = ("sh", "-c", 'exec "$(cat "$0")"', f"{plan.paths.wanted}/{KARPENTER}")
+    environment = _RARE_COLLECTION | {
+        "KUBECONFIG": str(plan.paths.kubeconfig),
+        "SYSTEM_NAMESPACE": "kube-system",
+        "DISABLE_LEADER_ELECTION": "true",
+        "METRICS_PORT": "10281",
+        "HEALTH_PROBE_PORT": "10282",
+        "INSTANCE_TYPES_FILE_PATH": f"{plan.paths.config}/instance-types.json",
+    }
+    probe, after = "http://127.0.0.1:10282/healthz", ("kube-apiserver",)
+    return Component(KARPENTER, command, probe, after=after, optional=True, environment=environment)
 
 
 def _second_containerd(plan: Plan) -> Component:

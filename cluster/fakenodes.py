@@ -58,7 +58,7 @@ def scale(plan: Plan, kubectl: Kubectl, count: int, size: Size, progress: Progre
     if surplus:
         kubectl("delete", "node", *surplus, "--wait=false", timeout_seconds=300)
     if count:
-        _start_kwok(plan)
+        start_kwok(plan)
     missing = [wanted[name] for name in sorted(set(wanted) - names)]
     if missing:
         nodes = json.dumps({"apiVersion": "v1", "kind": "List", "items": missing})
@@ -78,7 +78,8 @@ def _ready(kubectl: Kubectl) -> int:
     return kubectl("get", "nodes", "-l", f"{KEY}={VALUE}", "-o", path).split().count("True")
 
 
-def _start_kwok(plan: Plan) -> None:
+def start_kwok(plan: Plan) -> None:
+    """Starts it unless it runs, and waits until it is healthy."""
     (plan.paths.wanted / "kwok").touch()
     deadline = time.monotonic() + _READY_SECONDS
     while not component_status(plan.name).get("kwok", {}).get("healthy"):

@@ -135,6 +135,19 @@ class AllocatorSettings(BaseSettings):
     """A node that jobs of so many namespaces leave out at the same time is cordoned; 0: never. Users report what leaves
     a node out, so 1 lets each of them cordon nodes. Needs the rights in manifests/cordon."""
 
+    autoscaled: bool = False
+    """Whether an autoscaler adds nodes for pending pods: pods stand for gangs that lack nodes, so that it sees them.
+    Needs the rights in manifests/autoscale. Off: without an autoscaler, they would only be in the way."""
+
+    demand_seconds: float = Field(900.0, ge=30)
+    """How long nodes are asked for, if none come: then the pods that stand for the job are removed, for a pause of a
+    minute at first and of `longest_pause_seconds` at most. Autoscalers give up a node that is not ready after 15
+    minutes."""
+
+    demand_pods: int = Field(500, ge=1, le=5000)
+    """The most pods that stand for what the jobs of one namespace lack. Each costs the API server and the autoscaler as
+    much as any pending pod; few gangs have as many replicas."""
+
     writers: int = Field(16, ge=1, le=64)
     """Concurrent write requests. The API server's limit for one client is higher."""
 

@@ -98,6 +98,10 @@ TASK_TYPE: Final = "diengine/task-type"
 TASK_NAME: Final = "diengine/task-name"
 ROUND: Final = "diflow/round"
 
+# The task of a job for whose missing nodes a pod stands, and the name of the scheduler of such a pod (allocator).
+DEMAND: Final = "diflow/demand"
+DEMAND_SCHEDULER: Final = "diflow-demand"
+
 # A label of the pods of steps that wait for a DIJob (`diflow/workflows/steps.py`).
 STEP: Final = "diflow/step"
 

@@ -105,6 +105,8 @@ class PodRecord:
     """Why kube-scheduler has not bound it, in its own words."""
     endpoint: Endpoint = Endpoint()
     """Of a record for serving (`serving_record_of`)."""
+    is_demand: bool = False
+    """It stands for a replica that has no node, and never runs (`diflow/allocator/reconcile/demand_pods.py`)."""
 
     @property
     def namespace(self) -> str:
@@ -261,6 +263,7 @@ def _fields(obj: Mapping[str, Any]) -> dict[str, Any]:
         "is_stopping": (spec.get("activeDeadlineSeconds") or 2) <= 1,
         "request": shared(quantities.of_pod(spec, status)),
         "is_refused": bool(_refused(status)),
+        "is_demand": keys.DEMAND in labels and spec.get("schedulerName") == keys.DEMAND_SCHEDULER,
         "is_ready": _is_ready(status),
         "has_run": _has_run(status),
         "created": untrusted.seconds(metadata.get("creationTimestamp")),

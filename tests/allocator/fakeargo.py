@@ -745,6 +745,8 @@ class FakeCluster:
             spec = pod["spec"]
             if spec.get("nodeName") or spec.get("schedulingGates") or "deletionTimestamp" in pod["metadata"]:
                 continue
+            if spec.get("schedulerName") == keys.DEMAND_SCHEDULER:
+                continue
             request = quantities.of_pod(spec)
             selector = (spec.get("nodeSelector") or {}).items()
             for name, node in nodes.items():

@@ -233,6 +233,8 @@ class FakeApi:
                         **request.body["metadata"],
                     },
                 }
+                if kind is _all.POD:
+                    body["status"] = {"phase": "Pending"}
                 return Answer(201, self.add(kind, body, namespace=namespace))
         if "continue" in request.query:
             token, _, start = request.query["continue"].partition(":")

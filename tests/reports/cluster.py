@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from diflow.common import quantities
+from diflow.common import keys, quantities
 from diflow.kube.kinds import (
     CSI_NODE,
     NODE,
@@ -22,6 +22,7 @@ from diflow.kube.kinds import (
 )
 from tests.allocator.fakeargo import FakeCluster
 from tests.reports import scheduler
+from tests.reports.autoscaler import Autoscaler
 from tests.reports.scheduler import World, claims_of, ports
 
 Json = dict[str, Any]
@@ -44,10 +45,11 @@ class UsersCluster(FakeCluster):
         self.limits: quantities.Amounts = {}
         self.devices: dict[str, int] = {}
         self.others: dict[str, scheduler.Filter] = {}
-        self.silent_schedulers: set[str] = set()
-        """Names of schedulers that do not run."""
+        self.silent_schedulers: set[str] = {keys.DEMAND_SCHEDULER}
+        """Names of schedulers that do not run, or are none of the lab's."""
         self.knows_groups = False
         """kube-scheduler places the pods of a PodGroup together, as Kubernetes 1.37 does."""
+        self.autoscaler: Autoscaler | None = None
         self.refused: dict[str, str] = {}
         """The last message of kube-scheduler about each pod that it has refused."""
 
@@ -164,10 +166,19 @@ class UsersCluster(FakeCluster):
             if name in over
         )
 
-    # --- scheduler and kubelets ---------------------------------------------------------------------------------------
+    # --- scheduler, kubelets and autoscaler ---------------------------------------------------------------------------
+
+    def step(self, seconds: float = 1.0) -> None:
+        super().step(seconds)
+        if self.autoscaler is not None:
+            for name in self.autoscaler.idle(self.world(), self.time.now()):
+                self.remove_node(name)
+            self.autoscaler.look(self.pods(), self.world(), self.time.now())
+            for name, pool in self.autoscaler.arrived(self.time.now()):
+                self.machine(name, labels=pool.labels, taints=[*pool.taints], **pool.allocatable)
 
     def _schedule(self) -> None:
-        world = self._world()
+        world = self.world()
         waiting = [
             pod
             for pod in self.pods()
@@ -211,7 +222,7 @@ class UsersCluster(FakeCluster):
             for pod in pods:
                 self._say(pod, "all pods in a single pod group should have the same priority as the pod group's")
             return
-        trial = self._world()
+        trial = self.world()
         fitting = [pod for pod in pods if self._takes(trial, pod)]
         bound = [p for p in world.bound if (p["spec"].get("schedulingGroup") or {}).get("podGroupName") == name]
         least = group["spec"]["schedulingPolicy"]["gang"]["minCount"]
@@ -275,7 +286,7 @@ class UsersCluster(FakeCluster):
         if pod["status"].get("conditions") != [said]:
             self._change_pod(pod, {**pod["status"], "conditions": [said]})
 
-    def _world(self) -> World:
+    def world(self) -> World:
         nodes, free = self._free()
         spaces = (space for space in self.namespaces)
         claims = {

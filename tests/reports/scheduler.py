@@ -22,7 +22,7 @@ class World:
     """What is in the cluster when a pod is scheduled. `bound`: the live pods that have a node, which grows meanwhile.
     `devices`: those of each node that ResourceClaims can be given."""
 
-    nodes: Mapping[str, Json]
+    nodes: dict[str, Json]
     free: dict[str, quantities.Amounts]
     bound: list[Json]
     claims: dict[tuple[str, str], Json]

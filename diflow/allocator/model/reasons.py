@@ -100,6 +100,8 @@ class Reason:
     """Whether what it waits for may come without a change of the job or of the queues."""
     is_all: ClassVar[bool] = False
     """Whether free capacity would not help a job that waits for this: the sentence, and the remedy, say it all."""
+    wants_nodes: ClassVar[bool] = False
+    """Whether further nodes would help a job that waits for this, and no quota holds it back."""
 
     def __init_subclass__(cls) -> None:
         if "word" not in vars(cls):
@@ -351,6 +353,7 @@ class DoesNotFit(Reason):
 
     needs: int
     fits: int
+    wants_nodes: ClassVar[bool] = True
 
     def text(self) -> str:
         return f"waits for capacity: its gang needs {_replicas(self.needs)} at once and {_fit(self.fits)} now"
@@ -384,6 +387,7 @@ class TooBig(Reason):
 
     needs: int
     fits: int
+    wants_nodes: ClassVar[bool] = True
     can_end: ClassVar[bool] = False
     is_all: ClassVar[bool] = True
 
@@ -424,6 +428,7 @@ class Crowded(Reason):
 
     needs: int
     fits: int
+    wants_nodes: ClassVar[bool] = True
     is_all: ClassVar[bool] = True
 
     def text(self) -> str:
@@ -446,6 +451,7 @@ class RulesLeaveTooFew(Reason):
     needs: int
     fits: int
     rules: str
+    wants_nodes: ClassVar[bool] = True
     is_all: ClassVar[bool] = True
 
     def text(self) -> str:
@@ -462,6 +468,7 @@ class RulesLeaveTooFew(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NoNodes(Reason):
+    wants_nodes: ClassVar[bool] = True
     is_all: ClassVar[bool] = True
 
     def text(self) -> str:
@@ -475,6 +482,7 @@ class ItsTurn(Reason):
     needs: int
     fits: int
     seconds: float
+    wants_nodes: ClassVar[bool] = True
 
     def text(self) -> str:
         return (
@@ -497,6 +505,7 @@ class Reserved(Reason):
     fits: int
     seconds: float
     job: str
+    wants_nodes: ClassVar[bool] = True
     is_all: ClassVar[bool] = True
 
     def text(self) -> str:
@@ -585,6 +594,7 @@ class GuaranteeHeld(Reason):
     lacks: int
     held: int
     where: tuple[str, ...]
+    wants_nodes: ClassVar[bool] = True
 
     def text(self) -> str:
         lacks, held = (amount_of(self.resource, value) for value in (self.lacks, self.held))
@@ -607,6 +617,7 @@ class QueueShare(Reason):
     holds: int
     deserves: float
     needs: int
+    wants_nodes: ClassVar[bool] = True
 
     def text(self) -> str:
         return f"waits: queue {self.queue!r} holds {self.share} that it deserves, and the gang needs {self.more}"
@@ -662,6 +673,7 @@ class NoSurplus(Reason):
     resource: str
     lacks: int
     above: float
+    wants_nodes: ClassVar[bool] = True
 
     def text(self) -> str:
         lacks, above = (amount_of(self.resource, value) for value in (self.lacks, self.above))
@@ -685,6 +697,7 @@ class GuaranteedElsewhere(Reason):
     resource: str
     lacks: int
     above: float
+    wants_nodes: ClassVar[bool] = True
 
     def text(self) -> str:
         lacks, above = (amount_of(self.resource, value) for value in (self.lacks, self.above))

@@ -77,6 +77,9 @@ class QueueView:
     parent: str | None = None
     lends: bool = False
     """Whether it lends what it is guaranteed to jobs that are not preemptible too, which it could not claim back."""
+    demand: str = "minimum"
+    """For how much of its preemptible jobs nodes are asked for of an autoscaler: their "minimum", or what is
+    "desired"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from functools import partial
 
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.reasons import KEPT_NOT_PREEMPTIBLE, Reason, TakesTooLong
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.plan.demands import Demands
 from diflow.allocator.plan.holding import Standing, allocation_of_pods
 from diflow.allocator.plan.inputs import Picture
 from diflow.allocator.reasons.readers import owner
@@ -34,6 +35,18 @@ _REPEAT_SECONDS = 60.0
 _UNPLACED = ", which lost their nodes"
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What the writes of all jobs depend on: see `plan_writes`. `demands`: by key, what is said of the nodes that a job
+    lacks; `news`: the keys of those of which something else was said."""
+
+    now: float
+    seconds: float
+    capacity: FreeCapacity
+    demands: Mapping[str, str]
+    news: Set[str]
+
+
 def plan_writes(
     shown: Picture,
     plan: Plan,
@@ -42,18 +55,21 @@ def plan_writes(
     limit_seconds: float,
     capacity: FreeCapacity,
     failed: Callable[[Job, Exception], None],
+    demands: Demands | None = None,
 ) -> tuple[list[Write], list[Write]]:
     """(writes that free capacity, writes that use it). The second ones depend on the first ones.
 
     A job that has waited longer than `limit_seconds` gets a warning. A job without pods whose places have enough free
-    `capacity` is admitted in the same write, and takes it. `failed` is called for each job whose write cannot
-    be built; the plan should then be repeated without it, as others may depend on the capacity that it frees.
+    `capacity` is admitted in the same write, and takes it. `demands`: the nodes that are asked for. `failed` is called
+    for each job whose write cannot be built; the plan should then be repeated without it, as others may depend on the
+    capacity that it frees.
     """
     free: list[Write] = []
     use: list[Write] = []
     counts = _counts(shown.snapshot, plan)
     starts = shown.snapshot.role_starts()
-    limits = now, limit_seconds, capacity
+    said, news = (demands.texts, demands.news) if demands is not None else ({}, frozenset[str]())
+    limits = _Limits(now, limit_seconds, capacity, said, news)
     explainer = Explainer(shown.snapshot, plan)
     for j, standing in enumerate(shown.standings):
         is_kept = int(plan.action[j]) == int(Action.KEEP)
@@ -81,10 +97,10 @@ def _writes_of(
     j: int,
     target: Mapping[str, Mapping[str, int]],
     explainer: Explainer,
-    limits: tuple[float, float, FreeCapacity],
+    limits: _Limits,
 ) -> tuple[list[Write], list[Write]]:
     """The writes of one job, as in `plan_writes`."""
-    (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
+    now, plan, read = limits.now, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
     words = explainer.reason(j, excluded=standing.excluded, reader=owner(read.identity.namespace))
     if action is Action.WAIT and standing.leaves:
@@ -94,13 +110,14 @@ def _writes_of(
     if action is Action.RESIZE and (again := _completed(standing, target)):
         words = again
     if action in (Action.WAIT, Action.PREEMPT):
-        words = "; ".join([words, *_more_memory(read), *filter(None, [read.notes.excluded.text(now)])])
+        more = [read.notes.excluded.text(now), limits.demands.get(standing.job.key, "")]
+        words = "; ".join([words, *_more_memory(read), *filter(None, more)])
     decision = decision_of(action.name.lower(), words, now)
     if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
         since = max(standing.job.created_seconds, read.notes.allocation.since if read.notes.allocation else 0.0)
-        if action is Action.WAIT and now - since > limit_seconds:
-            decision = decision_of("late", f"has not been placed within {limit_seconds:g} s, and {words}", now)
-        write = _text_write(read, decision, plan.reasons[j], now)
+        if action is Action.WAIT and now - since > limits.seconds:
+            decision = decision_of("late", f"has not been placed within {limits.seconds:g} s, and {words}", now)
+        write = _text_write(read, decision, plan.reasons[j], now, is_news=read.key in limits.news)
         if read.notes.allocation is None and standing.is_placed:
             found = patches.change_job(read, allocation=allocation_of_pods(standing.job))
             return [], [replace(found, is_optional=True)]
@@ -108,7 +125,7 @@ def _writes_of(
     if action in (Action.WAIT, Action.PREEMPT):
         return [_preempt(standing, decision, now)], []
     if read.argo.awaits_admission:
-        return [], [_begin(standing, target, decision, now, capacity)]
+        return [], [_begin(standing, target, decision, now, limits.capacity)]
     if not read.terms.is_preemptible:
         return [], [_extend(standing, target, decision, now)]
     write = _move(standing, target, decision, now)
@@ -315,11 +332,13 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
     return patches.change_job(read, allocation=at, decision=decision, note=note)
 
 
-def _text_write(read: JobRecord, decision: Mapping[str, str], reason: Reason, now: float) -> Write | None:
-    """Update the text of why a job waits or stays as it is, if it has changed."""
+def _text_write(
+    read: JobRecord, decision: Mapping[str, str], reason: Reason, now: float, *, is_news: bool = False
+) -> Write | None:
+    """Update the text of why a job waits or stays as it is, if it has changed. `is_news`: its user is told at once."""
     last, action = read.notes.decision, decision["action"]
-    is_same = last.action == action
-    if action == "keep" or (is_same and last.why == decision["why"]):
+    is_same = last.action == action and not is_news
+    if action == "keep" or (last.action == action and last.why == decision["why"]):
         return None
     if is_same and (isinstance(reason, TakesTooLong) or 0 <= now - untrusted.seconds(last.time) < _REPEAT_SECONDS):
         return None

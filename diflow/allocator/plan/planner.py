@@ -14,6 +14,7 @@ import structlog
 from diflow.allocator.model.plan import Action, Plan, changes
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.plan.demands import Demand, Demands
 from diflow.allocator.plan.effort import Effort
 from diflow.allocator.plan.guard import Guard, has_fault, has_raised, is_late
 from diflow.allocator.plan.holding import Lapsed, Standings
@@ -55,6 +56,8 @@ class Calls:
     """With a reason when another plan is due: writes were refused, or texts are left."""
     inherit: Callable[[JobRecord, Profile | None], Profile | None]
     """Adds to a job's profile what is known of its application."""
+    withdraw: Callable[[ClusterState, Mapping[str, Demand]], None]
+    """Removes the pods that stand for other jobs than these, before those of gangs are made that start."""
 
 
 class Planner:
@@ -79,6 +82,7 @@ class Planner:
         self._standings = Standings()
         self.promises = Promises(settings.promise_seconds)
         self.pacing = Pacing()
+        self.demands = Demands(settings)
         self.effort = Effort(clock)
         self._reports: dict[str, str] = {}
         self._failing_since: float | None = None
@@ -144,6 +148,8 @@ class Planner:
             shown = self._picture(state, now, lapsed)
             if not shown.standings:
                 self.last, self.last_trouble = None, ""
+                self.demands.clear()
+                self._calls.withdraw(state, self.demands.wanted)
                 return spent, False
             plan, more, trouble = self._ask(shown.snapshot)
             spent += more
@@ -175,6 +181,7 @@ class Planner:
             waiting=int((plan.action == int(Action.WAIT)).sum()),
             seconds=round(spent, 4),
         )
+        self._calls.withdraw(state, self.demands.wanted)
         return spent, self._write(*writes, shown, plan, state)
 
     def _writes_of(
@@ -183,12 +190,14 @@ class Planner:
         """(the writes of the plan that free capacity, those that use it). None if those of a job cannot be built: it is
         left out, and another plan is needed, as others may depend on the capacity that it frees."""
         failed: list[tuple[Job, Exception]] = []
+        self.demands.look(shown, plan, state, now=self._clock.monotonic())
         writes = plan_writes(
             shown,
             plan,
             now=now,
             limit_seconds=self._settings.placement_limit_seconds,
             capacity=self._view.unclaimed(state),
+            demands=self.demands,
             failed=lambda job, error: failed.append((job, error)),
         )
         for job, error in failed:

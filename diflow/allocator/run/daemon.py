@@ -112,7 +112,7 @@ class Allocator:
         self.ended_jobs, self.applications = parts.ended_jobs, parts.applications
         self._view, self._reconciler, self._planner = parts.view, parts.reconciler, parts.planner
         self._takeover, self._problems, self._requests = parts.takeover, parts.problems, parts.requests
-        self._cordons, self._timers = parts.cordons, parts.timers
+        self._cordons, self._timers, self._demand_pods = parts.cordons, parts.timers, parts.demand_pods
         self._rosters, self._throttled = parts.rosters, parts.throttled
         self._public_queues, self._pod_groups = parts.public_queues, parts.pod_groups
 
@@ -215,13 +215,24 @@ class Allocator:
                 self._reasons.is_dirty = True
             if changed or TOO_LATE in expired:
                 self._reconcile(self._view.state())
-        if self._takeover.is_unfinished:
+        if self._ask_for_nodes() or self._takeover.is_unfinished:
             self._reasons.is_dirty = True
         if self._pod_groups.run(self._view.state()):
             self._reasons.is_dirty = True
         self._rosters.send(self._view.state())
         self._throttled.tell()
         return state, ", ".join(reasons), spent
+
+    def _ask_for_nodes(self) -> bool:
+        """Make the pods that show an autoscaler which nodes are missing. Returns whether some are left."""
+        demands = self._planner.demands
+        if not demands.wanted or self.paused():
+            return False
+        is_left = self._demand_pods.run(self._view.state(), demands.wanted)
+        if self._demand_pods.refused != demands.refused:
+            demands.refused = self._demand_pods.refused
+            self.ask("pods that ask for nodes were refused, or are made again")
+        return is_left
 
     def _reconcile(self, state: ClusterState) -> ClusterState:
         """Send the writes of all jobs, repeatedly while they lead to more. Returns the cluster state then."""

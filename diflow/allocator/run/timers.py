@@ -53,7 +53,12 @@ class Timers:
             # What was due by the last cycle was a reason for a plan then.
             *(
                 at
-                for at in (self._planner.promises.due(), self._planner.pacing.due(), self._planner.effort.due())
+                for at in (
+                    self._planner.promises.due(),
+                    self._planner.pacing.due(),
+                    self._planner.effort.due(),
+                    self._planner.demands.due(),
+                )
                 if at > self.cycled
             ),
             self._executor.next_retry(),
@@ -83,6 +88,8 @@ class Timers:
             reasons.append("a place was not taken")
         if self._clock.monotonic() >= self._planner.pacing.due():
             reasons.append("a resize is due")
+        if self._clock.monotonic() >= self._planner.demands.due():
+            reasons.append("no nodes came, or are asked for again")
         if self._clock.monotonic() >= self._planner.effort.due():
             reasons.append("jobs that took long to plan were left aside")
         pauses = [

@@ -11,6 +11,7 @@ from diflow.allocator.plan.planner import Calls, Planner
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.reconcile.all_jobs import Reconciler
 from diflow.allocator.reconcile.cordons import Cordons
+from diflow.allocator.reconcile.demand_pods import DemandPods
 from diflow.allocator.reconcile.health import HealthWatch
 from diflow.allocator.reconcile.problems import Problems
 from diflow.allocator.reconcile.rosters import Rosters
@@ -93,16 +94,15 @@ class Parts:
             clock=clock,
             pace=pace,
         )
-        inherit = Priors(self.applications.config_maps, pools, clock=clock).profile
-        self.planner = Planner(
-            policy,
-            settings,
-            elector,
-            self.executor,
-            self.view,
-            calls=Calls(record=loop.record, on_progress=loop.on_progress, on_due=loop.ask, inherit=inherit),
-            clock=clock,
+        self.demand_pods = DemandPods(cluster, elector, self.executor, self.caches, clock=clock)
+        calls = Calls(
+            record=loop.record,
+            on_progress=loop.on_progress,
+            on_due=loop.ask,
+            inherit=Priors(self.applications.config_maps, pools, clock=clock).profile,
+            withdraw=self.demand_pods.withdraw,
         )
+        self.planner = Planner(policy, settings, elector, self.executor, self.view, calls=calls, clock=clock)
         self.takeover = Takeover(cluster, elector, self.executor, clock=clock)
         self.problems = Problems(self.executor)
         self.requests = LeaseRequests(cluster, elector, namespace=settings.namespace)

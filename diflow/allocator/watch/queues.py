@@ -6,6 +6,7 @@
         guarantee: {cpu: "4", nvidia.com/gpu: 1}
         cap: {nvidia.com/gpu: 8}
         lendsTo: preemptible
+        demand: desired
       - name: vision-ann
         parent: vision
     namespaces:
@@ -27,9 +28,11 @@ from diflow.common.errors import InvalidError
 from diflow.common.quantities import MOST, amount
 from diflow.common.queue_access import NamespaceRule, read_rules
 
-_FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent", "lendsTo"})
+_FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent", "lendsTo", "demand"})
 _LENDS_TO = ("preemptible", "all")
 """To which jobs of other queues a queue lends what it is guaranteed."""
+_DEMANDS = ("minimum", "desired")
+"""For how many replicas of its preemptible jobs nodes are asked for of an autoscaler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,14 @@ def _queue(item: Any, path: str) -> QueueView:
     for resource, least in tables["guarantee"].items():
         if least > tables["cap"].get(resource, least):
             raise InvalidError("the guarantee is above the cap", path=f"{path}.guarantee[{resource}]")
-    lends_to = item.get("lendsTo", _LENDS_TO[0])
-    if lends_to not in _LENDS_TO:
-        raise InvalidError(f"must be {' or '.join(_LENDS_TO)}, not {lends_to!r}", path=f"{path}.lendsTo")
-    lends = lends_to == "all"
-    return QueueView(name, float(weight), tables["guarantee"], tables["cap"], parent, lends=lends)
+    lends = _choice(item, "lendsTo", _LENDS_TO, path) == "all"
+    demand = _choice(item, "demand", _DEMANDS, path)
+    return QueueView(name, float(weight), tables["guarantee"], tables["cap"], parent, lends=lends, demand=demand)
+
+
+def _choice(item: dict[str, Any], field: str, words: tuple[str, ...], path: str) -> str:
+    """One of these words: the first one without the field."""
+    given = item.get(field, words[0])
+    if given not in words:
+        raise InvalidError(f"must be {' or '.join(words)}, not {given!r}", path=f"{path}.{field}")
+    return str(given)

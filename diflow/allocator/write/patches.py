@@ -45,6 +45,7 @@ Reason = Literal[
     "StoppedLate",
     "ReadLate",
     "MemoryFull",
+    "NodesWanted",
 ]
 
 
