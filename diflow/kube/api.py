@@ -422,7 +422,7 @@ class Cluster:
         path = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
         try:
             found = self._json("GET", path, about=f"the kinds of {kind.api_version}")
-        except NotFoundError:
+        except (NotFoundError, refusals.UnknownKindError):
             return False
         return any(one.get("name") == kind.plural for one in found.get("resources") or [])
 

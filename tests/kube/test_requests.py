@@ -414,3 +414,12 @@ def test_each_context_has_its_own_server_and_namespace(tmp_path: Path) -> None:
     assert (first.target.server, first.namespace, first.context) == ("http://a.example", "default", "a")
     assert (second.target.server, second.namespace, second.context) == ("http://b.example", "lab", "b")
     assert Cluster.connect(kubeconfig=str(path), namespace="mine").namespace == "mine"
+
+
+@pytest.mark.parametrize(
+    "body", ["404 page not found", {"kind": "Status", "message": "the server could not find the requested resource"}]
+)
+def test_a_server_that_knows_no_such_group_serves_none_of_its_kinds(body: Any) -> None:
+    with serving() as api:
+        api.fail(Answer(404, body.encode() if isinstance(body, str) else body), path="/apis/scheduling.k8s.io/")
+        assert not api.cluster().serves(PRIORITY_CLASS)
