@@ -70,6 +70,11 @@ class Shares:
         finally:
             self.charge(namespace, took())
 
+    def spent_seconds(self, namespace: str) -> float:
+        """What the namespace has cost and is not paid for by its share yet."""
+        with self._lock:
+            return self._now(namespace)
+
     def left_seconds(self, namespace: str) -> float:
         """Until when the namespace has no time left, in seconds from now; 0 if it has some."""
         with self._lock:

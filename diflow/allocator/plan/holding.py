@@ -47,6 +47,8 @@ class Standing:
     """The most replicas by task for now, as more pods were not created."""
     is_barred: bool = False
     """It gets nothing more for now, as it did not use an earlier place in time."""
+    waits_for_turn: bool = False
+    """Its user has asked for another size, which it does not get in this plan (see wishes.py)."""
     is_modest: bool = False
     """It takes nothing from other jobs for now, as places were promised in its namespace that were not used."""
     spared_by: Mapping[str, int] = field(default_factory=dict)
@@ -345,7 +347,7 @@ def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[in
         return held, held
     if read.terms.is_preemptible:
         # A new round would repeat the work of finished replicas.
-        if any(standing.done.values()):
+        if any(standing.done.values()) or standing.waits_for_turn:
             return held, held
         return role.low, min(role.high, max(role.low, (standing.most or {}).get(role.name, role.high)))
     running = read.live.running(role.name)
@@ -354,6 +356,7 @@ def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[in
     if not standing.is_placed:
         return role.desired - done, role.desired - done
     # No members can be added behind released ones that are still in the group.
-    high = running if read.live.has_tail(role.name) else max(running, role.desired)
+    is_whole = standing.waits_for_turn or read.live.has_tail(role.name)
+    high = running if is_whole else max(running, role.desired)
     high = max(held, high - done)
     return min(high, max(1, held)), high

@@ -1,4 +1,4 @@
-"""How often jobs are restarted: for jobs of other namespaces, and for what their own users ask for.
+"""How often jobs are restarted for jobs of other namespaces.
 
 A resize restarts all pods of a preemptible job. What a job loses to a job of another namespace is a push:
 
@@ -8,15 +8,12 @@ A resize restarts all pods of a preemptible job. What a job loses to a job of an
   jobs wait, or take from other jobs; what their queue is guaranteed they take up to six times. What others may take of
   that job does not depend on it, so that nobody protects a job by pushing it.
 
-Among the jobs of one namespace nothing is counted. The memory is that of this process: another leader begins anew.
-
-Of the resizes that a job's own user asks for, four are carried out at once, and then one each half minute: the last
-wish.
+Among the jobs of one namespace nothing is counted, and what a job's own user asks for is no push (`wishes.py`). The
+memory is that of this process: another leader begins anew.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from typing import Final
@@ -29,15 +26,12 @@ from diflow.allocator.model.reasons import Loss
 from diflow.allocator.model.snapshot import namespace_of
 from diflow.allocator.plan.holding import Standing
 from diflow.allocator.plan.inputs import Picture
-from diflow.allocator.watch.job import Job
+from diflow.allocator.plan.wishes import is_another_size
 
 HOUR: Final = 3600.0
 """Seconds for which a push counts, and for which a job does not grow after one."""
 MOST_PUSHES: Final = 2
 """Pushes of one job by one namespace in an hour."""
-MOST_WISHES: Final = 4
-WISHES_SECONDS: Final = 120.0
-"""At most so many resizes that a job's user has asked for in so many seconds: a restart takes half a minute."""
 
 _Push = tuple[float, str, int]
 """(when on the clock; by which namespace; the most replicas of a job of one task that then leave what was needed)."""
@@ -48,22 +42,12 @@ class Pacing:
 
     def __init__(self) -> None:
         self._pushes: dict[str, list[_Push]] = {}
-        self._wishes: dict[str, list[float]] = {}
-        """When the user of a job, by its name, had it resized."""
         self._suspected: Set[str] = frozenset()
-        self._due = math.inf
-
-    def due(self) -> float:
-        """When a job may next be resized that its user wants to resize, on the clock; infinite for none."""
-        return self._due
 
     def note(self, shown: Picture, plan: Plan, *, unwritten: Set[str], now: float) -> None:
         """Remember what this plan took from jobs for those of other namespaces. `unwritten`: the keys of the jobs for
         which it was not carried out. `now`: on the clock."""
         jobs = [standing.job for standing in shown.standings]
-        for j in np.flatnonzero((plan.action == RESIZE) & shown.snapshot.job_preemptible).tolist():
-            if _is_wished(jobs[j]) and jobs[j].key not in unwritten:
-                self._wishes.setdefault(jobs[j].title, []).append(now)
         for j, by, most in _pushed(shown, plan):
             if jobs[j].key in unwritten:
                 continue
@@ -78,24 +62,18 @@ class Pacing:
         so that nothing has to stay free for them."""
         self._suspected = suspected
         self._forget(now)
-        self._due = math.inf
         return [self._paced(standing) for standing in standings]
 
     def _forget(self, now: float) -> None:
         kept = {uid: [push for push in pushes if now - push[0] < HOUR] for uid, pushes in self._pushes.items()}
         self._pushes = {uid: pushes for uid, pushes in kept.items() if pushes}
-        recent = {name: [at for at in times if now - at < WISHES_SECONDS] for name, times in self._wishes.items()}
-        self._wishes = {name: times for name, times in recent.items() if times}
 
     def _paced(self, standing: Standing) -> Standing:
         read = standing.job.read
         if not (standing.is_placed and read.terms.is_preemptible):
             return standing
         held = {task: len(places) for task, places in standing.places.items()}
-        if _is_wished(standing.job):
-            if len(times := self._wishes.get(standing.job.title, [])) >= MOST_WISHES:
-                self._due = min(self._due, times[-MOST_WISHES] + WISHES_SECONDS)
-                standing = replace(standing, is_barred=True)
+        if is_another_size(standing.job):
             return self._spared(standing)
         pushes = [push for push in self._pushes.get(read.identity.uid, ()) if push[1] not in self._suspected]
         if pushes:
@@ -108,12 +86,6 @@ class Pacing:
         by = [namespace for _, namespace, _ in self._pushes.get(standing.job.read.identity.uid, ())]
         spared_by = {name: by.count(name) for name in by if by.count(name) >= MOST_PUSHES}
         return replace(standing, spared_by=spared_by) if spared_by else standing
-
-
-def _is_wished(job: Job) -> bool:
-    """Whether the user of the job has asked for another size since its last change."""
-    at = job.read.notes.allocation
-    return at is not None and at.asked not in ("", job.read.limits)
 
 
 def _least(standing: Standing, held: dict[str, int]) -> dict[str, int]:
@@ -133,7 +105,7 @@ def _pushed(shown: Picture, plan: Plan) -> Iterator[tuple[int, str, int]]:
         gained[name] = gained.get(name, 0) + gains[j]
     for j in np.flatnonzero(((plan.action == RESIZE) | (plan.action == PREEMPT)) & s.job_preemptible).tolist():
         reason = plan.reasons[j]
-        if _is_wished(shown.standings[j].job):
+        if is_another_size(shown.standings[j].job):
             continue
         gainers = set(gained) if then[j] < held[j] else set()
         by = {namespace_of(reason.job)} if isinstance(reason, Loss) else gainers

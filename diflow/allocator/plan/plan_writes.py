@@ -17,6 +17,7 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.demands import Demands
 from diflow.allocator.plan.holding import Standing, allocation_of_pods
 from diflow.allocator.plan.inputs import Picture
+from diflow.allocator.plan.wishes import TOLD_SECONDS, WAITS_FOR_ITS_TURN
 from diflow.allocator.reasons.readers import owner
 from diflow.allocator.reasons.reason_texts import Explainer
 from diflow.allocator.watch.free_capacity import FreeCapacity
@@ -73,6 +74,9 @@ def plan_writes(
     explainer = Explainer(shown.snapshot, plan)
     for j, standing in enumerate(shown.standings):
         is_kept = int(plan.action[j]) == int(Action.KEEP)
+        if is_kept and (write := _turn_text(standing, j, explainer, now)) is not None:
+            use.append(write)
+            continue
         if is_kept and not standing.is_fixed and (write := _unplaced_text(standing, j, explainer, now)) is not None:
             use.append(write)
             continue
@@ -144,6 +148,19 @@ def _completed(standing: Standing, target: Mapping[str, Mapping[str, int]]) -> s
     because = f", as {standing.leaves}" if standing.leaves else ""
     more = after - before
     return f"{more} of its {counted(total, 'replica')} {'is' if more == 1 else 'are'} placed again{because}"
+
+
+def _turn_text(standing: Standing, j: int, explainer: Explainer, now: float) -> Write | None:
+    """Say that what the user asked for last waits for its turn; when it does not any more, say what holds then."""
+    read, last = standing.job.read, standing.job.read.notes.decision
+    if standing.is_fixed or standing.waits_for_turn == (last.why == WAITS_FOR_ITS_TURN):
+        return None
+    if 0 <= now - untrusted.seconds(last.time) < TOLD_SECONDS:
+        return None
+    why = WAITS_FOR_ITS_TURN
+    if not standing.waits_for_turn:
+        why = explainer.reason(j, excluded=standing.excluded, reader=owner(read.identity.namespace))
+    return patches.change_job(read, decision=decision_of("keep", why, now))
 
 
 def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float) -> Write | None:

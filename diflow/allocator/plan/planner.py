@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+import numpy as np
 import structlog
 
-from diflow.allocator.model.plan import Action, Plan, changes
+from diflow.allocator.model.plan import RESIZE, Action, Plan, changes
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.demands import Demand, Demands
 from diflow.allocator.plan.effort import Effort
 from diflow.allocator.plan.guard import Guard, has_fault, has_raised, is_late
-from diflow.allocator.plan.holding import Lapsed, Standings
+from diflow.allocator.plan.holding import Lapsed, Standing, Standings
 from diflow.allocator.plan.inputs import Picture, Restrictions, left_in_place, picture
 from diflow.allocator.plan.isolation import MOST_CULPRITS, TooLongError, culprit
 from diflow.allocator.plan.pacing import Pacing
@@ -25,6 +26,7 @@ from diflow.allocator.plan.plan_writes import plan_writes, withdraw
 from diflow.allocator.plan.sequence import Holdings, write_in_order
 from diflow.allocator.plan.timeouts import Promises
 from diflow.allocator.plan.triggers import is_news
+from diflow.allocator.plan.wishes import Wishes, is_wished
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.policies.units import in_units
 from diflow.allocator.settings import AllocatorSettings
@@ -81,7 +83,7 @@ class Planner:
         self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
         self._standings = Standings()
         self.promises = Promises(settings.promise_seconds)
-        self.pacing = Pacing()
+        self.pacing, self.wishes = Pacing(), Wishes(clock)
         self.demands = Demands(settings)
         self.effort = Effort(clock)
         self._reports: dict[str, str] = {}
@@ -216,6 +218,8 @@ class Planner:
         )
         unwritten = {write.job for write in (*done.refused, *done.waiting)}
         self.pacing.note(shown, plan, unwritten=unwritten, now=self._clock.monotonic())
+        resized = (shown.standings[j] for j in np.flatnonzero(plan.action == RESIZE).tolist())
+        self.wishes.note(shown.standings, [s for s in resized if is_wished(s) and s.job.key not in unwritten])
         if done.refused:
             self._is_refused = True
             log.info(
@@ -315,6 +319,10 @@ class Planner:
         self._calls.on_progress()
         return plan, self._clock.monotonic() - began, trouble
 
+    def _paced(self, standings: Sequence[Standing]) -> list[Standing]:
+        now = self._clock.monotonic()
+        return self.wishes.applied(self.pacing.applied(standings, now=now, suspected=self.promises.suspected))
+
     def _picture(
         self,
         state: ClusterState,
@@ -328,7 +336,7 @@ class Planner:
             fixed=self._executor.backoffs.jobs(),
             ending=self._executor.unwritable(state.jobs),
             lapsed=lapsed,
-            pace=partial(self.pacing.applied, now=self._clock.monotonic(), suspected=self.promises.suspected),
+            pace=self._paced,
         )
         return picture(
             state,

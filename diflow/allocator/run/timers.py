@@ -55,7 +55,7 @@ class Timers:
                 at
                 for at in (
                     self._planner.promises.due(),
-                    self._planner.pacing.due(),
+                    self._planner.wishes.due(),
                     self._planner.effort.due(),
                     self._planner.demands.due(),
                 )
@@ -86,7 +86,7 @@ class Timers:
         promises.look(state.jobs, now=self._clock.monotonic())
         if self._clock.monotonic() >= promises.due():
             reasons.append("a place was not taken")
-        if self._clock.monotonic() >= self._planner.pacing.due():
+        if self._clock.monotonic() >= self._planner.wishes.due():
             reasons.append("a resize is due")
         if self._clock.monotonic() >= self._planner.demands.due():
             reasons.append("no nodes came, or are asked for again")
