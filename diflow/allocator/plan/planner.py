@@ -95,6 +95,11 @@ class Planner:
         """Why the last plan changed nothing, or ""."""
 
     @property
+    def dues(self) -> Sequence[Callable[[], float]]:
+        """What says when another plan is due with time alone, each on the clock."""
+        return self.promises.due, self.pacing.due, self.wishes.due, self.effort.due, self.demands.due
+
+    @property
     def failing_seconds(self) -> float | None:
         """Seconds since the first of the last plans, all of which failed; None if the last one succeeded."""
         return None if self._failing_since is None else self._clock.monotonic() - self._failing_since

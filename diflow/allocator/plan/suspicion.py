@@ -8,8 +8,9 @@ namespace. Then, for its jobs whose pods do not exist,
 * after a promise that lapses there is none for ten seconds, after the next ones a minute, two ... half an hour.
 
 A job that is deleted after a minute without pods counts as well. All this ends when pods of the namespace run that did
-not before, and that request together as much as was promised and not used, or after six hours. Another leader reads it
-from the decisions in the Workflows of the jobs whose places lapsed, as long as these exist.
+not before, and that request together as much as was promised and not used, or half an hour after the first such place,
+an hour after the second, two ... six. That it was so is forgotten after six hours. Another leader reads it from the
+decisions in the Workflows of the jobs whose places lapsed, as long as these exist.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _PAUSE_SECONDS: Final = (60.0, 1800.0)
 _FIRST_SECONDS: Final = 10.0
 """The pause after the first promise that lapsed: those who were stopped for it come first."""
 _TURN_SECONDS: Final = 60.0
-_REMEMBERED_SECONDS: Final = 6 * 3600.0
+_LASTS_SECONDS: Final = (1800.0, 6 * 3600.0)
+"""How long a suspicion lasts without another such place, doubled each time; and for how long the times are counted."""
 
 Lapse = tuple[Job, Mapping[str, int]]
 """A job, and what it was promised and did not use."""
@@ -52,6 +54,10 @@ class _Suspicion:
     ran: frozenset[str] | None = None
 
     @property
+    def ends(self) -> float:
+        return self.since + backoff(_LASTS_SECONDS, self.times - 1)
+
+    @property
     def until(self) -> float:
         return self.since + (backoff(_PAUSE_SECONDS, self.times - 2) if self.times > 1 else _FIRST_SECONDS)
 
@@ -61,6 +67,8 @@ class Suspicions:
 
     def __init__(self) -> None:
         self._of: dict[str, _Suspicion] = {}
+        self._before: dict[str, _Suspicion] = {}
+        """The last suspicion of each namespace that has ended with time alone."""
         self._is_new = True
         self._due = math.inf
 
@@ -83,12 +91,15 @@ class Suspicions:
             most = quantities.total(amounts)
             if before is not None:
                 most = {name: max(most.get(name, 0), before.unused.get(name, 0)) for name in {**most, **before.unused}}
-            one = self._of[namespace] = _Suspicion(before.times + 1 if before else 1, now, most)
+            last = before or self._before.pop(namespace, None)
+            one = self._of[namespace] = _Suspicion(last.times + 1 if last else 1, now, most)
             self._due = min(self._due, one.until)
 
     def end(self, standings: Iterable[Standing], *, now: float) -> None:
         """End what is old, and what jobs disprove all pods of which are bound."""
-        self._of = {name: one for name, one in self._of.items() if now - one.since < _REMEMBERED_SECONDS}
+        self._before |= {name: one for name, one in self._of.items() if now >= one.ends}
+        self._before = {name: one for name, one in self._before.items() if now - one.since < _LASTS_SECONDS[1]}
+        self._of = {name: one for name, one in self._of.items() if now < one.ends}
         pods: dict[str, list[PodRecord]] = {name: [] for name in self._of}
         for standing in standings if self._of else ():
             job = standing.job
@@ -133,6 +144,7 @@ class Suspicions:
                     keys.remove(may[int(turn) % len(may)])
                     until = (turn + 1) * _TURN_SECONDS if len(may) > 1 else math.inf
                 self._due = min(self._due, until)
+            self._due = min(self._due, self._of[namespace].ends)
             waits.update(keys)
         return waits, modest
 
@@ -143,7 +155,7 @@ class Suspicions:
             if at is None or at.has_node or not at.first or not said.why.startswith(LAPSED) or not job.lacks():
                 continue
             age = max(0.0, wall - at.since)
-            if age < _REMEMBERED_SECONDS and job.read.identity.namespace not in self._of:
+            if age < _LASTS_SECONDS[0] and job.read.identity.namespace not in self._of:
                 self._of[job.read.identity.namespace] = _Suspicion(1, now - age, _asked(job), frozenset())
 
 

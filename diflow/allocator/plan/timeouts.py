@@ -132,6 +132,8 @@ class Promises:
         lapses = [
             (one.standing.job, unused(one.standing.job, one.standing.unused)) for one in expired if one.is_unproven
         ]
+        for job, _ in lapses:
+            self._without_pods.pop(job.key, None)  # that it is deleted is no second promise
         self._suspicions.add(lapses, now=now)
         return expired
 

@@ -51,16 +51,7 @@ class Timers:
             self._later,
             *(due() for due in self._look_due),
             # What was due by the last cycle was a reason for a plan then.
-            *(
-                at
-                for at in (
-                    self._planner.promises.due(),
-                    self._planner.wishes.due(),
-                    self._planner.effort.due(),
-                    self._planner.demands.due(),
-                )
-                if at > self.cycled
-            ),
+            *(at for at in (due() for due in self._planner.dues) if at > self.cycled),
             self._executor.next_retry(),
             self._left.due(),
             self.cycled + 1.0 if self._unbound else math.inf,
@@ -86,7 +77,7 @@ class Timers:
         promises.look(state.jobs, now=self._clock.monotonic())
         if self._clock.monotonic() >= promises.due():
             reasons.append("a place was not taken")
-        if self._clock.monotonic() >= self._planner.wishes.due():
+        if self._clock.monotonic() >= min(self._planner.wishes.due(), self._planner.pacing.due()):
             reasons.append("a resize is due")
         if self._clock.monotonic() >= self._planner.demands.due():
             reasons.append("no nodes came, or are asked for again")
