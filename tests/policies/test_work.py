@@ -70,15 +70,14 @@ def test_a_job_that_is_not_looked_at_to_the_end_says_so(monkeypatch: pytest.Monk
 def test_a_namespace_has_its_part_when_others_have_taken_all_that_is_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "MOST_OPERATIONS", 400)
     done = Work([0, 1])
-    done.searching(0, may_fail=True)
-    with pytest.raises(SpentError):
+    with pytest.raises(SpentError), done.of(0, may_fail=True):
         done.charge(301)
     assert done.is_spent(0)
-    done.searching(1, may_fail=True)
-    done.charge(100)
-    assert not done.is_spent(1)
-    with pytest.raises(SpentError):
-        done.charge(1)
+    with done.of(1, may_fail=True):
+        done.charge(100)
+        assert not done.is_spent(1)
+        with pytest.raises(SpentError):
+            done.charge(1)
     done.begin()
     assert not done.is_spent(0)
 
@@ -155,9 +154,33 @@ def test_a_namespace_that_is_alone_is_never_left_aside(monkeypatch: pytest.Monke
     roles = (RoleView("w", {"cpu": 100}, 1, 1, 1),)
     snapshot = build([NodeView("n", {"cpu": 1000})], [JobView("a/one", roles)])
     spent.begin(snapshot)
-    snapshot.work.at(0)
-    snapshot.work.charge(10_000)
+    with snapshot.work.of(0):
+        snapshot.work.charge(10_000)
     spent.note(snapshot, 1.0)
     spent.begin(snapshot)
     assert not snapshot.work.is_spent(0)
     assert spent.due() == math.inf
+
+
+@pytest.mark.parametrize("policy_name", POLICIES)
+def test_what_is_done_after_the_jobs_of_a_namespace_is_not_charged_to_it(policy_name: str) -> None:
+    """The last job that a policy looks at is not the one that all later work is for."""
+    role = RoleView("w", {"cpu": 100}, 1, 1, 1)
+    views = [JobView("a/one", (role,), preemptible=False), JobView("b/two", (role,), preemptible=False)]
+    snapshot = build([NodeView("n", {"cpu": 1000})], views)
+    load_policy(policy_name).optimize(snapshot)
+    done = list(snapshot.work.of_owner)
+    assert min(done) > 0
+    Ledger(snapshot).work.charge(1000)
+    assert snapshot.work.of_owner == done
+
+
+def test_a_search_inside_another_ones_is_charged_to_its_own_job() -> None:
+    done = Work([0, 1])
+    with done.of(0, may_fail=True):
+        with done.of(1):
+            done.charge(7)
+        done.charge(5)
+    assert done.of_owner == [5, 7]
+    done.charge(3)
+    assert done.of_owner == [5, 7]

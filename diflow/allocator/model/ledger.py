@@ -231,16 +231,17 @@ class Ledger:
 
         The role `together` is placed on a single node or not at all.
         """
-        if not self.facts.has_topology or self._within is not None:
-            return self._try_gang(job, want, together)
-        if self._cannot_fit(job, want):
+        with self.work.of(job):
+            if not self.facts.has_topology or self._within is not None:
+                return self._try_gang(job, want, together)
+            if self._cannot_fit(job, want):
+                return None
+            for nodes in domains.choices(self, job, want, together):
+                with self.confined(nodes):
+                    taken = self._try_gang(job, want, together)
+                if taken is not None:
+                    return taken
             return None
-        for nodes in domains.choices(self, job, want, together):
-            with self.confined(nodes):
-                taken = self._try_gang(job, want, together)
-            if taken is not None:
-                return taken
-        return None
 
     def searched(self, job: int, find: Callable[[], _T | None]) -> _T | None:
         """The result of a search for this job; None, with nothing changed, if the job's namespace has no operations
@@ -249,9 +250,9 @@ class Ledger:
             return None
         before = self._own.copy(), self.free.copy(), self.replicas.copy(), [row.copy() for row in self.used]
         fixed = None if self._fixed is None else [row.copy() for row in self._fixed]
-        was = self.work.searching(job, may_fail=True)
         try:
-            return find()
+            with self.work.of(job, may_fail=True):
+                return find()
         except SpentError:
             self._own, self.free, self.replicas, self.used = before
             self._fixed = fixed
@@ -259,8 +260,6 @@ class Ledger:
             self._slots, self._capped, self._most = {}, {}, {}
             self._log.append(0)
             return None
-        finally:
-            self.work.searching(job, may_fail=was)
 
     def choices(self, job: int, want: Mapping[int, int]) -> Iterable[BoolArray | None]:
         """The sets of nodes (N) on which to try to place the gang, in order of preference, for `confined`."""

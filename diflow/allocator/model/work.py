@@ -68,12 +68,19 @@ class Work:
         """Make every search raise LateError from now on. May be called in another thread."""
         self._is_late = True
 
-    def at(self, job: int) -> None:
-        """What is done from now on is for this job."""
-        self._owner = self._owners[job]
+    @contextmanager
+    def of(self, job: int, *, may_fail: bool = False) -> Iterator[None]:
+        """What is done meanwhile is for this job; `may_fail`: `charge` may raise SpentError."""
+        before = self._owner, self._may_fail
+        self._owner, self._may_fail = self._owners[job], may_fail or self._may_fail
+        try:
+            yield
+        finally:
+            self._owner, self._may_fail = before
 
     def charge(self, operations: int) -> None:
-        """Count operations for the present job. Raises LateError; in a search also SpentError."""
+        """Count operations for the present job; without one they are nobody's. Raises LateError; in a search also
+        SpentError."""
         if self._is_late:
             raise LateError("the plan is late")
         owner = self._owner
@@ -89,9 +96,3 @@ class Work:
         """Whether nothing more is searched for this job in this plan."""
         owner = self._owners[job]
         return owner in self._aside or (self._common <= 0 and self.of_owner[owner] > self._part)
-
-    def searching(self, job: int, *, may_fail: bool) -> bool:
-        """Set whether `charge` may raise SpentError. Returns whether it might before."""
-        before, self._may_fail = self._may_fail, may_fail
-        self.at(job)
-        return before

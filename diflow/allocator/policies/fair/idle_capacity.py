@@ -100,7 +100,6 @@ class Serving:
             return False
         if facts.kinds[job] in self._above_share or ledger.work.is_spent(job):
             return False
-        ledger.work.at(job)
         gang = minimum_gang(ledger, job)
         if not self._is_within_share(job, ledger.amount(gang)):
             self._above_share.add(facts.kinds[job])

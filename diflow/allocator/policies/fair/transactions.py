@@ -68,7 +68,8 @@ class Transactions:
                 tried = state.cached("tried", set[tuple[object, ...]])
                 if look not in tried:
                     tried.add(look)
-                    progress |= take(job)
+                    with state.ledger.work.of(job):
+                        progress |= take(job)
 
     def take(  # noqa: PLR0913 (the terms of one exchange)
         self,
@@ -93,7 +94,6 @@ class Transactions:
         `is_accepted`: whether the state after the exchange is accepted; only with `must_be_worth_it`.
         """
         state, reservation = self._state, self._reservation
-        state.ledger.work.at(job)
         able = state.snapshot.takes_from(job, MOST_FOR_GUARANTEES if why is ReclaimedByGuarantee else 0)
         victims = victims if able is None else victims & able
         if not self._caps_allow(job, want, victims):

@@ -166,7 +166,8 @@ class Cycle:
         s = self.snapshot
         while queue:
             _, kind, _, job = heapq.heappop(queue)
-            do[kind](job)
+            with self.work.of(job):
+                do[kind](job)
             while self.stopped:
                 victim = self.stopped.pop()
                 again = (-int(s.job_priority[victim]), START, float(s.job_created_seconds[victim]), victim)
@@ -176,7 +177,6 @@ class Cycle:
         ledger = self.ledger
         if ledger.holds(job) or not self._possible(job):
             return
-        self.work.at(job)
         if (
             self.considered[job]
             and not self.work.is_spent(job)

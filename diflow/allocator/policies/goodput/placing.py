@@ -258,13 +258,13 @@ class Placing:
         low = self._case.gangs.low_list[job]
         if self.ledger.work.is_spent(job):
             return False
-        self.ledger.work.at(job)
-        if self._pool[job] >= 0 and self._is_plain(job) and max(self._by_pool(job)) < low:
-            return False
-        alone = len(self._case.gangs.wants[job]) == 1 and self._pool[job] < 0
-        if alone and self.ledger.most(job, self._case.gangs.elastic_list[job]) < low:
-            return False
-        return self._put(job, low) or self._put(job, low, spread=True) or self._put_minimum(job)
+        with self.ledger.work.of(job):
+            if self._pool[job] >= 0 and self._is_plain(job) and max(self._by_pool(job)) < low:
+                return False
+            alone = len(self._case.gangs.wants[job]) == 1 and self._pool[job] < 0
+            if alone and self.ledger.most(job, self._case.gangs.elastic_list[job]) < low:
+                return False
+            return self._put(job, low) or self._put(job, low, spread=True) or self._put_minimum(job)
 
     def _start_reserved(self) -> None:
         """Start the job with a reservation if it fits by now, else renew the reservation."""
