@@ -13,7 +13,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Unpack
 
@@ -64,6 +64,18 @@ class _Entry:
     uid: str
     version: str
     object: Json
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What a list has read: its version; the uids of all objects; the entries of those that were read, and why others
+    could not be; those that are read later."""
+
+    version: str = ""
+    present: dict[Key, str] = field(default_factory=dict)
+    fresh: dict[Key, _Entry] = field(default_factory=dict)
+    failed: dict[Key, str] = field(default_factory=dict)
+    unread: set[Key] = field(default_factory=set)
 
 
 class Reflector:
@@ -306,44 +318,26 @@ class Reflector:
     def _list(self) -> None:
         """List all objects and report the differences, including deletions that the watch missed."""
         began = self._clock.monotonic()
-        version = ""
-        fresh: dict[Key, _Entry] = {}
-        failed: dict[Key, str] = {}
-        present: dict[Key, str] = {}
-        unread: set[Key] = set()
-        spent: dict[str, float] = {}
+        listed = _Listed()
         with self._turn:
             self._written = set()
-        pages = self._cluster.list_pages(
-            self._kind, size=self._pace.page, metadata_only=self._metadata_only, **self._selection
-        )
-        for page, version in pages:  # noqa: B007
-            for obj in page:
-                key, uid, _ = _identity(obj)
-                present[key] = uid
-                is_late = self._late is not None and self._may_wait is None
-                if is_late and spent.get(key[0], 0.0) >= _LIST_SECONDS:
-                    unread.add(key)
-                    continue
-                took = self._shares.timer() if self._shares is not None else lambda: 0.0
-                try:
-                    entry = self._entry(obj)
-                except Exception as error:
-                    failed[key] = self._cannot_read(key, error)
-                    entry = None
-                spent[key[0]] = spent.get(key[0], 0.0) + took()
-                if entry is not None:
-                    fresh[key] = entry
-            page.clear()
+        try:
+            self._read_list(listed)
             if self._stopping.is_set():
                 return
-        if not version:
-            raise UnavailableError(f"the list of {self._kind.plural} has no resourceVersion to watch from")
+            if not listed.version:
+                raise UnavailableError(f"the list of {self._kind.plural} has no resourceVersion to watch from")
+        except Exception:
+            with self._turn:
+                for key in listed.fresh.keys() - self._entries.keys():
+                    self._on_gone(key)  # it was read, and is not kept
+            raise
         with self._turn:
             with self._lock:
-                self._unreadable = failed
+                self._unreadable = listed.failed
+            fresh, present, unread = listed.fresh, listed.present, listed.unread
             for key, known in list(self._entries.items()):
-                if key not in fresh and not ((key in failed or key in unread) and present[key] == known.uid):
+                if key not in fresh and not ((key in listed.failed or key in unread) and present[key] == known.uid):
                     self._put(key, None)
             for key, entry in fresh.items():
                 late = self._entries.get(key) if key in self._written else None
@@ -351,9 +345,37 @@ class Reflector:
                     self._put(key, entry)  # a lower resourceVersion, too: etcd may have been restored from a backup
             self._written = None
             self._put_off(unread)
-            self._version = version
+            self._version = listed.version
             self._heard = began
             self._synced.set()
+
+    def _read_list(self, listed: _Listed) -> None:
+        """Read all pages of a list, until the reflector is stopped."""
+        spent: dict[str, float] = {}
+        pages = self._cluster.list_pages(
+            self._kind, size=self._pace.page, metadata_only=self._metadata_only, **self._selection
+        )
+        for page, version in pages:
+            listed.version = version
+            for obj in page:
+                key, uid, _ = _identity(obj)
+                listed.present[key] = uid
+                is_late = self._late is not None and self._may_wait is None
+                if is_late and spent.get(key[0], 0.0) >= _LIST_SECONDS:
+                    listed.unread.add(key)
+                    continue
+                took = self._shares.timer() if self._shares is not None else lambda: 0.0
+                try:
+                    entry = self._entry(obj)
+                except Exception as error:
+                    listed.failed[key] = self._cannot_read(key, error)
+                    entry = None
+                spent[key[0]] = spent.get(key[0], 0.0) + took()
+                if entry is not None:
+                    listed.fresh[key] = entry
+            page.clear()
+            if self._stopping.is_set():
+                return
 
     def _watch(self) -> None:
         assert self._version is not None

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from diflow.common.clock import Clock
+from diflow.common.errors import DiflowError
 from diflow.common.kept import KeptBytes
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
@@ -819,4 +820,29 @@ def test_an_object_that_replaces_another_between_two_lists_is_counted(api: FakeA
     assert 0 < before <= kept.bytes_in("default") < before * 1.1
     api.remove(POD, "a")
     seen.reflector._list()
+    assert kept.bytes_in("default") == 0
+
+
+def test_what_was_read_of_a_list_that_breaks_off_is_not_counted(api: FakeApi) -> None:
+    kept = KeptBytes(10**6)
+
+    def counted(obj: Json) -> Json:
+        assert kept.admits((obj["metadata"]["namespace"], obj["metadata"]["name"]), obj)
+        return obj
+
+    def changed(_: str, key: tuple[str, str], __: Json | None, new: Json | None) -> None:
+        make_room(kept, seen.reflector, key, new)
+
+    seen: Seen = Seen(client(api), trim=counted, on_change=changed, on_gone=kept.forget, pace=Pace(page=1))
+    for name in "abc":
+        api.add(POD, pod(name))
+    pages = list[int]()
+
+    def broken(_: Request) -> Answer | None:
+        pages.append(1)
+        return status(500, "it breaks off") if len(pages) == 2 else None
+
+    api.rule(broken)
+    with pytest.raises(DiflowError):
+        seen.reflector._list()
     assert kept.bytes_in("default") == 0

@@ -227,12 +227,12 @@ class Planner:
         self.wishes.note(shown.standings, [s for s in resized if is_wished(s) and s.job.key not in unwritten])
         if done.refused:
             self._is_refused = True
-            log.info(
-                "writes of the plan were refused",
-                jobs=sorted({w.job for w in done.refused})[:4],
-                waiting=len(done.waiting),
-            )
-            self._calls.on_due("conflict")
+            refused = {write.job for write in done.refused}
+            left = refused & self._executor.left
+            for what, some in (("were refused", refused - left), ("are left for the next cycle", left)):
+                if some:
+                    log.info(f"writes of the plan {what}", jobs=sorted(some)[:4], waiting=len(done.waiting))
+            self._calls.on_due("conflict" if refused - left else "writes of the plan are left")
         if self._executor.apply_texts(texts, state.jobs):
             self._calls.on_due("texts of decisions are left")
         return bool(done.tried or texts)

@@ -110,12 +110,15 @@ class Executor:
         self.others_wait: Callable[[Set[str]], bool] = lambda _: False
         """Whether a job of another namespace than these waits. Then writes that take long are left for later."""
         self._are_left = threading.Event()
+        self.left: set[str] = set()
+        """The jobs of which a write of this cycle was left for the next one. It was not refused."""
         self._cycled = clock.monotonic()
         self.made = 0
 
     def begin_cycle(self) -> None:
         """A cycle begins: its writes may take as long as what is done before them, while others wait."""
         self._cycled = self._clock.monotonic()
+        self.left.clear()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -233,6 +236,7 @@ class Executor:
         refused: dict[tuple[str, Kind], Exception] = {}
         conflicted: set[tuple[str, Kind]] = set()
         changed: set[tuple[str, Kind]] = set()
+        self.left.update(w.job for w, result in zip(writes, results, strict=True) if isinstance(result, LeftError))
         for write, result in zip(writes, results, strict=True):
             of = write.job, write.kind
             if isinstance(result, ConflictError):

@@ -22,7 +22,9 @@ def _at() -> Iterator[Lab]:
 
 
 @pytest.mark.parametrize("comes", ["honest", "evil"])
-def test_a_cycle_with_many_slow_writes_ends_when_a_job_of_another_namespace_comes(at: Lab, comes: str) -> None:
+def test_a_cycle_with_many_slow_writes_ends_when_a_job_of_another_namespace_comes(
+    at: Lab, comes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert at.daemon is not None
     allocator, line, sent = at.daemon.allocator, at.daemon.line, list[str]()
     at.cluster.node("large", cpu=1000)
@@ -48,3 +50,6 @@ def test_a_cycle_with_many_slow_writes_ends_when_a_job_of_another_namespace_come
     for i in range(EVIL):
         assert "diflow/allocation" in at.api.objects[WORKFLOW.path("evil")][f"w{i:02}"]["metadata"]["annotations"]
     assert allocator.executor.refusals() == {}, "what was left is not refused"
+    said = capsys.readouterr().out
+    assert ("writes of the plan are left for the next cycle" in said) is (comes == "honest")
+    assert "writes of the plan were refused" not in said
