@@ -117,6 +117,8 @@ class Reconciler:
         self._failures: dict[Key, int] = {}
         self._conflicts: dict[Key, int] = {}
         self._kept: dict[Key, set[str]] = {}
+        self._accepted: dict[Key, set[bytes]] = {}
+        """What the API server has accepted of each job that waits, by dry runs."""
         self._unasked = ""
         self.refused: dict[Key, str] = {}
         """Why the last look at a job failed, by job."""
@@ -175,7 +177,7 @@ class Reconciler:
             self._writer.event(held, "Refused", held.problem, is_warning=True)
 
     def _forget(self, key: Key) -> None:
-        for table in (self._failures, self._conflicts, self._kept, self.refused):
+        for table in (self._failures, self._conflicts, self._kept, self._accepted, self.refused):
             table.pop(key, None)
         self._writer.forget(key)
         for other in self._others:
@@ -232,6 +234,7 @@ class Reconciler:
                     ready=self._prerequisites.check,
                     templates=partial(self._check_templates, form=form),
                     pods=earlier_pods.check,
+                    accepted=self._accepted.setdefault(key, set()),
                 ),
                 rendering=form.render if form is not None else None,
             )
@@ -241,6 +244,7 @@ class Reconciler:
             return self._back_off_seconds(key)
         except (ConflictError, UnavailableError) as error:
             return self._wait(key, obj, error)
+        self._accepted.pop(key, None)
         self._writer.count("workflow")
         log.info("workflow created", job=key)
         for path, text in ineffective[:_MOST_TOLD]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from diflow.common import keys, limits
 from diflow.common.errors import ConflictError, InvalidError, UnauthorizedError, UnavailableError
+from diflow.common.jsontext import canonical_json
 from diflow.jobs import earlier_pods, parts
 from diflow.jobs.checks import prerequisites, templates
 from diflow.jobs.checks.connecting import connect
@@ -49,15 +51,14 @@ class CheckPods(Protocol):
 @dataclass(frozen=True, slots=True)
 class Checks:
     """What is checked besides the Workflow: the queue, the prerequisites, the pod templates, and that no pods of an
-    earlier Workflow are left, for which it waits up to a minute by default."""
+    earlier Workflow are left, for which it waits up to a minute by default. `accepted`: who submits a job again gives
+    what it got here, a digest of what the API server has accepted last, and it is asked about nothing else."""
 
     queue: Callable[..., None] = check_queue
     ready: CheckReady = prerequisites.check_ready
     templates: CheckTemplates = templates.check
     pods: CheckPods = earlier_pods.wait
-
-
-_ALL: Final = Checks()
+    accepted: set[bytes] = field(default_factory=set)
 
 
 def submit(
@@ -67,7 +68,7 @@ def submit(
     dry_run: bool = False,
     owner: Mapping[str, Any] | None = None,
     before_create: Callable[[], object] = lambda: None,
-    checks: Checks = _ALL,
+    checks: Checks | None = None,
     rendering: Callable[[DIJob], dict[str, Any]] | None = None,
     on_note: Callable[[str], object] = lambda _: None,
 ) -> AnyJob:
@@ -88,7 +89,7 @@ def submit(
     """
     from diflow.workflows import render  # noqa: PLC0415 (Hera takes half a second to import)
 
-    cluster = cluster or connect()
+    cluster, checks = cluster or connect(), checks or Checks()
     namespace = job.namespace or cluster.namespace
     announced = _announced(cluster)
     placed = job.model_copy(update={"namespace": namespace, **_defaults(job, announced)})
@@ -108,13 +109,23 @@ def submit(
         body = patches.hidden(body)
     if owner is not None:
         body["metadata"]["ownerReferences"] = [dict(owner)]
-    checks.templates(cluster, placed, namespace=namespace)
-    _create(cluster, body, namespace=namespace, dry_run=True)
+    _ask(cluster, placed, body, namespace=namespace, checks=checks)
     checks.pods(cluster, job.name, namespace=namespace)
     if not dry_run:
         before_create()
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed
+
+
+def _ask(cluster: Cluster, job: DIJob, body: Mapping[str, Any], *, namespace: str, checks: Checks) -> None:
+    """Let the API server check the pod templates and the Workflow, by dry runs, unless it has accepted these."""
+    digest = blake2b(canonical_json(body).encode(), digest_size=16).digest()
+    if digest in checks.accepted:
+        return
+    checks.accepted.clear()
+    checks.templates(cluster, job, namespace=namespace)
+    _create(cluster, body, namespace=namespace, dry_run=True)
+    checks.accepted.add(digest)
 
 
 def check_queue_of(job: DIJob, *, cluster: Cluster, on_note: Callable[[str], object]) -> None:
@@ -191,7 +202,7 @@ def _ttl_in(said: Mapping[str, Any]) -> int | None:
     return seconds
 
 
-def _create(cluster: Cluster, body: dict[str, Any], *, namespace: str, dry_run: bool) -> None:
+def _create(cluster: Cluster, body: Mapping[str, Any], *, namespace: str, dry_run: bool) -> None:
     try:
         cluster.create(WORKFLOW, body, namespace=namespace, dry_run=dry_run)
     except ConflictError:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from diflow.kube.kinds import POD_TEMPLATE
+from diflow.kube.kinds import POD, POD_TEMPLATE, WORKFLOW
 from tests.controller.lab import Lab, lab
+from tests.controller.test_controller import pod
 from tests.kube.fakeapi import Answer, status
 
 FORBIDDEN = (
@@ -70,3 +71,20 @@ def test_a_controller_that_cannot_ask_says_so_once_and_makes_the_workflows(answe
         at.apply("two")
         at.until(lambda: len(at.workflows()) == 2, "the Workflows are made")
     assert len([one for one in logs if one["event"] == "pod templates are not checked by the API server"]) == 1
+
+
+def test_the_api_server_is_asked_once_about_a_job_that_waits_until_the_job_changes() -> None:
+    with lab() as at:
+        at.begin()
+        pod(at, "theirs", of="job")
+        at.apply()
+        at.until(lambda: asked(at) == 1, "it is asked")
+        for _ in range(90):
+            at.step()
+        tried = at.api.seen("POST", WORKFLOW.plural)
+        assert (asked(at), len(tried), at.workflows()) == (1, 1, {})
+        at.apply(activeDeadlineSeconds=1000)
+        at.until(lambda: asked(at) == 2, "it is asked about the change", seconds=120)
+        at.api.remove(POD, "theirs")
+        at.until(at.workflows, "the Workflow is made", seconds=120)
+        assert asked(at) == 2
