@@ -166,7 +166,7 @@ PORT_NAME: Final = "di-port"
 PORT: Final = 22270
 MASTER_PORT: Final = 29500  # torchrun's own default
 
-HOSTNAME: Final = "kubernetes.io/hostname"  # the label of a node with its name
+HOSTNAME: Final = "kubernetes.io/hostname"  # the label of a node by which pods are sent there
 
 WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"

@@ -42,6 +42,12 @@ class NodeRecord:
     """The taint or condition by which it announces its end; "" if it does not."""
 
     @property
+    def hostname(self) -> str:
+        """The value of the label by which pods are sent there. Some clouds and provisioners give another one than the
+        node's name."""
+        return self.labels.get(keys.HOSTNAME) or self.name
+
+    @property
     def is_open(self) -> bool:
         return self.is_schedulable and self.not_ready_since is None and not self.ends
 

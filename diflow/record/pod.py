@@ -250,6 +250,8 @@ def _fields(obj: Mapping[str, Any]) -> dict[str, Any]:
     """What is read of every pod."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    # The label of a node that is asked for is not its name on every cluster: a replica's pod has that, too.
+    pinned = (spec.get("nodeSelector") or {}).get(keys.HOSTNAME) or ""
     job = labels.get(keys.ARGO_WORKFLOW) or "" if labels.get(keys.OPERATOR) else ""
     return {
         "job": same_text(f"{metadata.get('namespace')}/{job}") if job else "",
@@ -257,7 +259,7 @@ def _fields(obj: Mapping[str, Any]) -> dict[str, Any]:
         "place": parse(job, annotations.get(keys.ARGO_NODE_NAME) or "") if job else None,
         "phase": same_text(status.get("phase") or "Pending"),
         "host": same_text(spec.get("nodeName") or ""),
-        "pinned": (spec.get("nodeSelector") or {}).get(keys.HOSTNAME) or "",
+        "pinned": (pinned and job and annotations.get(keys.NODE)) or pinned,
         "gates": tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or []),
         "is_terminating": bool(metadata.get("deletionTimestamp")),
         "is_stopping": (spec.get("activeDeadlineSeconds") or 2) <= 1,

@@ -677,6 +677,9 @@ class FakeCluster:
         template = live.templates[member.task]
         given = json.loads(_fill(json.dumps(template["metadata"]), values))
         patch = self._gate_or_node(json.loads(_fill(template["podSpecPatch"], values)), live, round_, member, latest)
+        if keys.NODE in given["annotations"]:  # by the same expression as the node of the patch
+            sent = patch.get("nodeSelector", {}).get(keys.HOSTNAME, "")
+            given["annotations"][keys.NODE] = "" if patch.get("schedulingGates") else sent
         counts = {task: len(live.members(round_.of, task)) for task in live.tasks}
         people = roster(live.name, live.namespace, counts)
         refused = self._create(

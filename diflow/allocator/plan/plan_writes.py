@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.reasons import KEPT_NOT_PREEMPTIBLE, Reason, TakesTooLong
@@ -237,7 +238,8 @@ def _begin(
     note = _note(standing, counts, decision["why"])
     if not job.may_begin or not capacity.reserve(allocated(read, at)):
         return patches.change_job(read, parameters=parameters, allocation=at, decision=decision, note=note)
-    return patches.admit_job(read, at, now=now, parameters=parameters, allocation=at, decision=decision, note=note)
+    change: dict[str, Any] = {"parameters": parameters, "allocation": at, "decision": decision, "note": note}
+    return patches.admit_job(read, at, now=now, hostname=capacity.hostname, **change)
 
 
 def _move(

@@ -48,7 +48,8 @@ def admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
         together = [gated]
     may_start = (pods for pods in together if not any(_is_kept_out(pod, at, capacity) for pod in pods))
     admitted = (pod for pods in may_start if capacity.reserve(needs(pods, at)) for pod in pods)
-    return [patches.admit(pod, "" if at.unpinned else at.node(*pod.replica), job.key) for pod in admitted]
+    sent = ((pod, "" if at.unpinned else at.node(*pod.replica)) for pod in admitted)
+    return [patches.admit(pod, node, job.key, hostname=capacity.hostname(node)) for pod, node in sent]
 
 
 def _is_kept_out(pod: PodRecord, at: Allocation, capacity: FreeCapacity) -> bool:
@@ -69,4 +70,5 @@ def first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]
     read, at = job.read, job.read.placed
     if at is None or not job.may_begin:
         return []
-    return [patches.admit_job(read, at, now=now)] if capacity.reserve(allocated(read, at)) else []
+    is_free = capacity.reserve(allocated(read, at))
+    return [patches.admit_job(read, at, now=now, hostname=capacity.hostname)] if is_free else []

@@ -61,6 +61,11 @@ class FreeCapacity:
         """Seconds since `time`."""
         return self.now_seconds - time if time <= self.now_seconds else self.ages.get(time, 0.0)
 
+    def hostname(self, name: str) -> str:
+        """The value of the label by which pods are sent to a node."""
+        node = self.nodes.get(name)
+        return node.hostname if node is not None else name
+
     def is_lost(self, name: str) -> bool:
         """The node was deleted, or has been not ready for `lost_after_seconds`, so that its pods count as lost."""
         node = self.nodes.get(name)

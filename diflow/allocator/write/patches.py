@@ -203,13 +203,14 @@ def _decided_by(read: JobRecord) -> tuple[object, ...]:
     )
 
 
-def admit(pod: PodRecord, node: str, job: str) -> Write:
-    """Remove diflow's scheduling gate and pin the pod to its node, in one patch; "": kube-scheduler chooses one."""
+def admit(pod: PodRecord, node: str, job: str, *, hostname: str) -> Write:
+    """Remove diflow's scheduling gate and pin the pod to its node, in one patch; "": kube-scheduler chooses one.
+    `hostname`: the node's label of that name."""
     gates = [{"name": gate} for gate in pod.gates if gate != keys.GATE]
     body: Json = {"spec": {"schedulingGates": gates or None}}
     if node:
         body["metadata"] = {"annotations": {keys.NODE: node}}
-        body["spec"]["nodeSelector"] = {keys.HOSTNAME: node}
+        body["spec"]["nodeSelector"] = {keys.HOSTNAME: hostname}
     return Write(POD, pod.identity, job, body, why=f"admitted to {node or 'a node that kube-scheduler chooses'}")
 
 
@@ -306,11 +307,20 @@ def description(job: JobRecord, decision: Mapping[str, Any]) -> str:
 
 
 def admit_job(
-    job: JobRecord, at: Allocation, *, now: float, parameters: Mapping[str, str] = NOTHING, **change: Any
+    job: JobRecord,
+    at: Allocation,
+    *,
+    now: float,
+    hostname: Callable[[str], str],
+    parameters: Mapping[str, str] = NOTHING,
+    **change: Any,
 ) -> Write:
     """Admit a job which has no pods yet: they are created on their nodes, or with gates if kube-scheduler chooses
-    these: it has to see all of them at once. `change`: as in `change_job`."""
-    places = live(places=ADMITTED if at.unpinned else at.places(uid=job.identity.uid, until=now + PLACES_SECONDS))
+    these: it has to see all of them at once. `hostname`: the label of that name of a node; where it is not the node's
+    name, the pods get gates, too, as the Workflow has names alone. `change`: as in `change_job`."""
+    is_named = all(hostname(node) == node for nodes in at.nodes.values() for node in nodes)
+    holds = is_named and not at.unpinned
+    places = live(places=at.places(uid=job.identity.uid, until=now + PLACES_SECONDS) if holds else ADMITTED)
     admitted: Mapping[str, str | None] = {keys.ADMITTED: "true"}
     return change_job(job, parameters={**parameters, **places}, labels=admitted, spec={"suspend": None}, **change)
 
