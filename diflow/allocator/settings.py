@@ -122,6 +122,10 @@ class AllocatorSettings(BaseSettings):
     """Seconds of a processor, in each second, that reading the changes of one namespace's objects may cost. Workflows
     of a namespace that needs more are read later; those of others are not."""
 
+    dry_runs: bool = True
+    """Ask the API server by dry runs what admission adds to the pods of jobs, before these get places. It needs the
+    right of `dry-runs.yaml`; without that, pods are taken as their templates have them."""
+
     kept_mib: int = Field(256, ge=16)
     """MiB of memory that the jobs of one namespace may take. Further ones are held until there is room. The limit of
     the container has to allow for the namespaces whose users might fill theirs."""

@@ -127,7 +127,7 @@ def _create(
     """Create the job's Workflow or its DIJob object. Returns the job with its namespace. `tell` is told why the pod
     templates were not checked. `waits`: for the pods of an earlier Workflow of its name."""
     from diflow.jobs import dijobs, earlier_pods, submit  # noqa: PLC0415
-    from diflow.jobs.checks import templates  # noqa: PLC0415
+    from diflow.jobs.checks import admission, templates  # noqa: PLC0415
 
     check_templates = partial(templates.check, tell=tell)
 
@@ -147,7 +147,11 @@ def _create(
             job,
             cluster=cluster,
             dry_run=dry_run,
-            checks=submit.Checks(templates=check_templates, pods=wait_for_pods if waits else tell_of_pods),
+            checks=submit.Checks(
+                templates=check_templates,
+                pods=wait_for_pods if waits else tell_of_pods,
+                refusals=(lambda *_, **__: ()) if is_first_check else admission.refusals,
+            ),
             on_note=(lambda _: None) if is_first_check else note,
         )
     namespace = job.namespace or cluster.namespace

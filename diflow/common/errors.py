@@ -23,6 +23,8 @@ class DiflowError(Exception):
     """The base class of diflow's errors."""
 
     exit_code: ClassVar[int] = 1
+    answer: str = ""
+    """What the API server said, unaltered; "" if it said nothing."""
 
 
 class InvalidError(DiflowError):

@@ -97,6 +97,18 @@ def of_pod(spec: Mapping[str, Any], status: Mapping[str, Any] = MappingProxyType
     return {name: total[name] for name in names if total[name]}
 
 
+def limits_of_pod(spec: Mapping[str, Any]) -> Amounts:
+    """A pod's effective limits, computed as its request is. A container without one adds nothing."""
+
+    def limited(containers: Any) -> list[dict[str, Any]]:
+        return [{**one, "resources": {"requests": (one.get("resources") or {}).get("limits")}} for one in containers]
+
+    kinds = ("containers", "initContainers")
+    found = of_pod({name: limited(spec.get(name) or ()) for name in kinds})
+    more = read(spec.get("overhead"))
+    return {name: amount + more.get(name, 0) for name, amount in found.items() if name != PODS}
+
+
 def _is_of_whole_pod(name: str) -> bool:
     """Whether a pod may request this resource for all its containers together (Kubernetes 1.34)."""
     return name in ("cpu", "memory") or name.startswith("hugepages-")

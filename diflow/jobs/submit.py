@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -52,13 +52,15 @@ class CheckPods(Protocol):
 class Checks:
     """What is checked besides the Workflow: the queue, the prerequisites, the pod templates, and that no pods of an
     earlier Workflow are left, for which it waits up to a minute by default. `accepted`: who submits a job again gives
-    what it got here, a digest of what the API server has accepted last, and it is asked about nothing else."""
+    what it got here, a digest of what the API server has accepted last, and it is asked about nothing else. `refusals`:
+    what admission would refuse of its pods now, of which users are told (`admission.refusals`)."""
 
     queue: Callable[..., None] = check_queue
     ready: CheckReady = prerequisites.check_ready
     templates: CheckTemplates = templates.check
     pods: CheckPods = earlier_pods.wait
     accepted: set[bytes] = field(default_factory=set)
+    refusals: Callable[..., Iterable[str]] = lambda *_, **__: ()
 
 
 def submit(
@@ -110,6 +112,8 @@ def submit(
     if owner is not None:
         body["metadata"]["ownerReferences"] = [dict(owner)]
     _ask(cluster, placed, body, namespace=namespace, checks=checks)
+    for text in checks.refusals(cluster, body, [task.name for task in placed.tasks], namespace=namespace):
+        on_note(f"job {job.name} would wait: {text}" if placed.scheduling == "gang" else f"job {job.name}: {text}")
     checks.pods(cluster, job.name, namespace=namespace)
     if not dry_run:
         before_create()

@@ -129,6 +129,7 @@ def refused(
             f"{target.server} gives HTTP {status} for {about}, which no Kubernetes API does: check the server's "
             f"address in {target.kubeconfig}"
         )
+    error.answer = message
     return error
 
 

@@ -172,6 +172,11 @@ class Role:
     max_memory: int | None = None
     rules: PodRules = NO_RULES
     """What its pods ask for of other pods and of volumes; their labels are those of the template."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """The limits of each replica, as far as admission has told them."""
+    kind: bytes = b""
+    """The same of all tasks whose pods admission cannot tell apart: a digest of all but programs and their variables.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +185,16 @@ class Needs:
     reading templates.
 
     `application`: what a preemptible job runs (`applications.py`), "" for others, which are not resized.
-    `has_short_hosts`: its host names are without the namespace.
+    `has_short_hosts`: its host names are without the namespace. `refusal`: why the API server would refuse its pods;
+    `is_unasked`: it was not asked yet (`diflow.allocator.watch.dry_runs`). `gates`: of other controllers.
     """
 
     roles: tuple[Role, ...] = ()
     has_short_hosts: bool = False
     application: str = ""
+    refusal: str = ""
+    is_unasked: bool = False
+    gates: tuple[str, ...] = ()
 
     @property
     def least(self) -> dict[str, int]:

@@ -16,6 +16,8 @@ from diflow.record.argo.failures import ALWAYS, STOPPED_MESSAGE, Rule, Rules
 ROUND: Final = "inputs.parameters.round"
 INDEX: Final = "inputs.parameters.index"
 _MEMBER = "inputs.parameters.member"
+WAIT_OR_MAIN: Final = f"{{{{={ROUND} == '' ? 'main' : 'wait'}}}}"
+"""As a template, the name of a container of a job's pods: `wait`, and `main` of the step that stops the job."""
 
 
 _OF_ROUND = f"fromJSON(workflow.parameters.{keys.PARAM_GRANTED})[{ROUND}]"

@@ -297,7 +297,7 @@ def job_patch(common: Common) -> str:
         patch["dnsConfig"] = {"searches": [names.domain("{{workflow.namespace}}")]}
     if not common.has_root:
         # The step that stops the Workflow has no container `wait`, and its main container has these settings already.
-        containers.append({**ARGO_WAIT, "name": expr.template("inputs.parameters.round == '' ? 'main' : 'wait'")})
+        containers.append({**ARGO_WAIT, "name": expr.WAIT_OR_MAIN})
         patch["initContainers"] = [ARGO_INIT]
     if containers:
         patch["containers"] = containers

@@ -35,6 +35,7 @@ from diflow.kube.kinds import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     POD,
+    RESOURCE_QUOTA,
     SECRET,
     STORAGE_CLASS,
     WORKFLOW,
@@ -218,6 +219,7 @@ class Daemon:
         optional = (
             (caches.claims, PERSISTENT_VOLUME_CLAIM),
             (caches.volumes, PERSISTENT_VOLUME),
+            (caches.quotas, RESOURCE_QUOTA),
             (caches.classes, STORAGE_CLASS),
             (caches.limits, CSI_NODE),
         )
@@ -239,6 +241,7 @@ class Daemon:
 
     def turn(self) -> Cycle | None:
         """One turn of the daemon's loop, if it has something to do."""
+        self.allocator.caches.dry_runs.ask_due()
         return self.allocator.turn() if self.allocator.has_work() else None
 
 
@@ -265,6 +268,8 @@ class Lab:
         self.daemon: Daemon | None = None
         self._daemons = 0
         self._told = 0.0
+        self.dry_runs = False
+        """The allocator asks what admission adds."""
         self.is_silent = False
         """The server sends no bookmarks, so that caches without changes become stale."""
 
@@ -274,6 +279,7 @@ class Lab:
         """Start a process, which does not lead yet."""
         self._daemons += 1
         made = Daemon(self, f"daemon-{self._daemons}")
+        made.allocator.caches.dry_runs.is_on = self.dry_runs
         made.start()
         return made
 

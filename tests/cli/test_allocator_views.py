@@ -37,7 +37,7 @@ from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, POD, WORKFLOW
 from diflow.record.exclusions import Exclusions
 from tests.cli.placed import dijob, lease, lease_annotations, node, put, queues
 from tests.cli.runner import Cli, run
-from tests.kube.fakeapi import Answer, status
+from tests.kube.fakeapi import Answer, Request, status
 
 _ROOT = Path(__file__).parents[2]
 _QUEUES = """\
@@ -662,3 +662,16 @@ def test_resources_that_nobody_asks_for_are_not_shown() -> None:
     assert shown(there, asked={"nvidia.com/gpu": 1, "cpu": 2, "pods": 3}) == ["cpu", "nvidia.com/gpu"]
     assert amounts({"cpu": 2000, "nvidia.com/gpu": 0}, ["cpu", "nvidia.com/gpu"]) == "cpu 2"
     assert amounts({}, ["cpu"]) == "-"
+
+
+def test_explain_asks_what_admission_makes_of_the_pods_of_a_job_that_waits(busy: Cli) -> None:
+    words = 'violates PodSecurity "restricted:latest": seccompProfile'
+
+    def secured(request: Request) -> Any:
+        is_try = request.method == "POST" and request.path.endswith("/pods") and request.query.get("dryRun")
+        return status(403, f'pods "x" is forbidden: {words}', reason="Forbidden") if is_try else None
+
+    busy.api.rule(secured)
+    put(busy, dijob("small", {"worker": 1}), created=ago(10))
+    explained = " ".join(busy("explain", "small").out.split())
+    assert f'would decide: it waits: the API server refuses its pods: "{words}"; set the fields' in explained

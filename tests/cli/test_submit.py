@@ -507,4 +507,31 @@ def test_lint_is_quiet_about_a_good_job_and_strict_when_asked(diflow: Cli) -> No
 def test_no_pod_is_ever_made_by_a_command_of_ours(diflow: Cli) -> None:
     diflow.prepare()
     diflow("submit", diflow.file("job.yaml", manifest()))
-    assert diflow.api.seen("POST", POD.plural) == []
+    made = [request for request in diflow.api.seen("POST", POD.plural) if not request.query.get("dryRun")]
+    assert made == []
+
+
+def test_what_admission_would_refuse_of_the_pods_is_said_and_the_job_is_created(diflow: Cli) -> None:
+    """A quota may get room, and a class may be made, while the job waits."""
+    diflow.prepare()
+    words = "exceeded quota: team, requested: cpu=1, used: cpu=4, limited: cpu=4"
+
+    def full(request: Request) -> Any:
+        is_try = request.method == "POST" and request.path.endswith("/pods") and request.query.get("dryRun")
+        return status(403, f'pods "x" is forbidden: {words}', reason="Forbidden") if is_try else None
+
+    diflow.api.rule(full)
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert (result.code, result.out) == (0, "job\n")
+    assert f'the API server refuses its pods: "{words}"; ask for less' in " ".join(result.err.split())
+
+
+def test_who_may_not_create_pods_is_told_nothing_of_admission(diflow: Cli) -> None:
+    diflow.prepare()
+    words = 'pods is forbidden: User "me" cannot create resource "pods" in API group "" in the namespace "default"'
+    diflow.api.rule(
+        lambda r: status(403, words, reason="Forbidden") if r.method == "POST" and r.path.endswith("/pods") else None
+    )
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert (result.code, result.out) == (0, "job\n")
+    assert "pods" not in result.err.replace("prepods", "")

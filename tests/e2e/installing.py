@@ -93,11 +93,11 @@ def move_fence(obj: dict[str, Any], *, home: str) -> None:
 
 
 def _is_fence(obj: dict[str, Any]) -> bool:
-    return bool(obj["kind"].startswith(_POLICY) and obj["metadata"]["name"].startswith("diflow-allocator"))
+    return obj["kind"].startswith(_POLICY) and bool(obj["spec"].keys() & {"paramKind", "paramRef"})
 
 
 def _move_policy(obj: dict[str, Any], *, home: str) -> None:
-    """Make it the policy, or a binding, of the server's account in `home`."""
+    """Make it the policy, or a binding, of an account in `home`."""
     spec = obj["spec"]
     obj["metadata"]["name"] += f"-{home}"
     if "policyName" in spec:

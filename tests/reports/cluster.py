@@ -17,10 +17,12 @@ from diflow.kube.kinds import (
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_GROUP,
+    RESOURCE_QUOTA,
     STORAGE_CLASS,
     Kind,
 )
 from tests.allocator.fakeargo import FakeCluster
+from tests.kube.fakeapi import Answer, Request, status
 from tests.reports import scheduler
 from tests.reports.autoscaler import Autoscaler
 from tests.reports.scheduler import World, claims_of, ports
@@ -31,6 +33,10 @@ _OF_PODS = (
     "tolerations", "affinity", "topologySpreadConstraints", "hostNetwork", "volumes", "schedulerName",
     "resourceClaims", "runtimeClassName", "priorityClassName",
 )  # fmt: skip
+
+
+def _containers(pod: Json) -> list[Json]:
+    return [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
 
 
 class UsersCluster(FakeCluster):
@@ -52,6 +58,11 @@ class UsersCluster(FakeCluster):
         self.autoscaler: Autoscaler | None = None
         self.refused: dict[str, str] = {}
         """The last message of kube-scheduler about each pod that it has refused."""
+        self._words, self._given = "", list[str]()
+        self._quota: tuple[str, str, Mapping[str, str]] = "", "", {}
+        self.tried: list[Json] = []
+        """The pods of dry runs."""
+        self.api.rule(self._try)
 
     # --- what tests do ------------------------------------------------------------------------------------------------
 
@@ -95,6 +106,17 @@ class UsersCluster(FakeCluster):
             },
         )
 
+    def refuse_with(self, words: str) -> list[str]:
+        """Refuse all real pods with this message ("": none any more). Returns those that were given, as they come."""
+        self._words, self._given = words, []
+        return self._given
+
+    def ungate(self, name: str, gate: str) -> None:
+        """Another controller removes its gate from a pod."""
+        pod = self.pod(name)
+        left = [one for one in pod["spec"]["schedulingGates"] if one["name"] != gate]
+        self.api.add(POD, {**pod, "spec": {**pod["spec"], "schedulingGates": left}})
+
     def claim(self, name: str, *modes: str, volume: str = "", storage: str = "", namespace: str = "default") -> None:
         """A PersistentVolumeClaim, bound to this volume or not at all."""
         spec: Json = {"accessModes": list(modes or ("ReadWriteMany",)), "storageClassName": storage}
@@ -126,6 +148,24 @@ class UsersCluster(FakeCluster):
         drivers = [{"name": driver, "nodeID": node, "allocatable": {"count": count}}]
         self.api.add(CSI_NODE, {"metadata": {"name": node}, "spec": {"drivers": drivers}})
 
+    def resource_quota(self, name: str, *, namespace: str = "default", **hard: str) -> None:
+        """A ResourceQuota on the requests and the number of pods. Its status follows the pods with each second."""
+        self.limits = quantities.read(hard)
+        self._quota = name, namespace, hard
+        self._count()
+
+    def _count(self) -> None:
+        name, namespace, hard = self._quota
+        used: quantities.Amounts = {}
+        for pod in self.pods():
+            if pod["metadata"]["namespace"] == namespace:
+                quantities.add(used, quantities.of_pod(pod["spec"]))
+        given = {resource: f"{used.get(resource, 0)}{'m' if resource == 'cpu' else ''}" for resource in hard}
+        body = {"metadata": {"name": name}, "spec": {"hard": hard}, "status": {"hard": hard, "used": given}}
+        before = self._every(RESOURCE_QUOTA, namespace).get(name)
+        if before is None or (before["spec"], before["status"]) != (body["spec"], body["status"]):
+            self.api.add(RESOURCE_QUOTA, body, namespace=namespace)
+
     def other_pod(self, name: str, node: str, *, labels: Mapping[str, str], spec: Json | None = None) -> None:
         """A pod of somebody else that runs on a node."""
         body = {
@@ -143,16 +183,34 @@ class UsersCluster(FakeCluster):
         if spec.get("hostNetwork"):
             main["ports"] = [{**port, "hostPort": port["containerPort"]} for port in main["ports"]]
         spec["containers"] = [main, *spec["containers"][1:]]
-        made = self.mutate({**pod, "spec": spec})
+        made, refused = self._admitted({**pod, "spec": spec}, namespace)
+        if self._words:
+            refused = self._words.format(pod["metadata"]["name"])
+            self._given.append(refused)
+        return refused or super()._create(made, namespace, template, patch)
+
+    def _admitted(self, pod: Json, namespace: str) -> tuple[Json, str]:
+        """(the pod as it would be made, why the API server refuses it or "")."""
+        made = self.mutate(pod)
         name = pod["metadata"]["name"]
         if why := self.forbid(made):
-            return f'pods "{name}" is forbidden: {why}'
+            return made, f'pods "{name}" is forbidden: {why}'
         if short := self._over_quota(made, namespace):
-            return f'pods "{name}" is forbidden: exceeded quota: {short}'
-        return super()._create(made, namespace, template, patch)
+            return made, f'pods "{name}" is forbidden: exceeded quota: {short}'
+        return made, ""
+
+    def _try(self, request: Request) -> Answer | None:
+        """Answer a dry run of a pod."""
+        if request.method != "POST" or not request.path.endswith("/pods") or not request.query.get("dryRun"):
+            return None
+        if wrong := next((one for one in _containers(request.body) if not one.get("name")), None):
+            return status(422, f"a container has no name: {wrong}", reason="Invalid")
+        self.tried.append(request.body)
+        made, refused = self._admitted(request.body, request.body["metadata"]["namespace"])
+        return status(403, refused, reason="Forbidden") if refused else Answer(201, made)
 
     def _over_quota(self, pod: Json, namespace: str) -> str:
-        if not self.limits:
+        if not self.limits or self._quota[1] not in ("", namespace):
             return ""
         used: quantities.Amounts = {}
         for other in self.pods():
@@ -324,6 +382,8 @@ class UsersCluster(FakeCluster):
 
     def _look_at_nodes(self) -> None:
         super()._look_at_nodes()
+        if self._quota[0]:
+            self._count()
         for node in self._every(NODE):
             taken = [port for pod in self.pods() if pod["spec"].get("nodeName") == node for port in ports(pod)]
             if len(taken) != len(set(taken)):

@@ -21,6 +21,10 @@ class UsersLab(Lab):
 
     cluster: UsersCluster
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.dry_runs = True
+
     def watch(self, *jobs: str, seconds: int, each: Callable[[int], None] | None = None) -> dict[str, Course]:
         """Let time pass, and note what becomes of these jobs. `each`: called before each second."""
         courses = {name: Course() for name in jobs}

@@ -22,6 +22,7 @@ from diflow.allocator.policies.units import in_units
 from diflow.allocator.run.control_channel import AllocatorStatus, home, read_status
 from diflow.allocator.settings import AllocatorSettings, allocator_settings
 from diflow.allocator.watch.cluster_state import ClusterState, assemble
+from diflow.allocator.watch.dry_runs import asked
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.missing_nodes import MissingNodes
@@ -36,6 +37,7 @@ from diflow.jobs import waiting
 from diflow.jobs.checks.queues import access
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS
+from diflow.record.job import JobRecord
 from diflow.record.node import node_record_of
 from diflow.record.pod import pod_record_of
 from diflow.record.waiting import from_metadata
@@ -89,7 +91,8 @@ def look(
     clock: Clock = SYSTEM,
 ) -> Seen:
     """Read nodes, pods, jobs and queues. `namespace`: the allocator's, if known. `read`: Workflows that were just read,
-    as the list has only the metadata of gangs that wait. `lists`: those that were begun before.
+    as the list has only the metadata of gangs that wait: of these, admission is asked about the pods. `lists`: those
+    that were begun before.
 
     Of a user who may not read the whole cluster: the jobs and pods of the namespace of `cluster`. Raises
     UnauthorizedError that names the missing right.
@@ -107,10 +110,16 @@ def look(
         found = cluster.list_all(POD, fields=LIVE)
         queues, trouble = _public_queues(cluster, settings)
     pods = [pod_record_of(pod) for pod in found]
+    own = {workflow["metadata"].get("uid") for workflow in read}
+
+    def whole(workflow: dict[str, Any]) -> JobRecord:
+        made = planning_record_of(workflow)
+        return asked(cluster, workflow, made) if workflow["metadata"].get("uid") in own else made
+
     jobs = waiting.each(
         cluster,
         of_head=lambda head: planning_record_of(from_metadata(head)),
-        of_workflow=planning_record_of,
+        of_workflow=whole,
         labels=JOBS,
         everywhere=limited is None,
         heads=heads,

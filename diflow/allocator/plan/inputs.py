@@ -16,6 +16,7 @@ from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, NodeView, build, host_ports
+from diflow.allocator.plan.foreign_gates import gated
 from diflow.allocator.plan.holding import (
     Lapsed,
     Places,
@@ -27,6 +28,7 @@ from diflow.allocator.plan.holding import (
 )
 from diflow.allocator.plan.isolation import without_culprits
 from diflow.allocator.plan.pod_rules import reaching, rules_of
+from diflow.allocator.plan.quotas import limited
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity, trouble
 from diflow.allocator.watch.job import Job
@@ -63,6 +65,8 @@ class Restrictions:
     """Jobs whose pods are being ended, and which have no place."""
     lapsed: Lapsed = field(default_factory=Lapsed)
     """Places that were not used in time."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """By key, why jobs get no places beside those that the plan starts."""
     pace: Callable[[Sequence[Standing]], list[Standing]] = list
     """The standings with the pace at which jobs are resized."""
 
@@ -93,7 +97,8 @@ def picture(
 
     def made(some: Sequence[Job]) -> Picture:
         found = kept.of(some, capacity, now=now, keep_cordoned=keep_cordoned)
-        standings = _applied(found, restrictions, now)
+        standings, held = limited(_applied(found, restrictions, now), state.quotas)
+        held.update(restrictions.held)
         standings, views, stay = _on_nodes(jobs, standings, state.nodes, pods, ending=ending, stuck=stuck)
         attached = cache(lambda: state.volumes.attached(state.pods))
         snapshot = build(
@@ -104,7 +109,7 @@ def picture(
             ages=capacity.ages,
             pool_label=pools.label,
             pool_speed=pools.speed,
-            refused=_refused(standings, state.rules),
+            refused=_refused(standings, state.rules, held),
             levels=pools.levels,
             rules=rules_of(standings, stay, state.volumes),
         )
@@ -142,6 +147,7 @@ def _applied(standings: list[Standing], restrictions: Restrictions, now: float) 
     standings.sort(key=lambda s: s.job.title)
     standings = restrictions.pace([restrictions.lapsed.applied(s) for s in standings])
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in standings]
+    standings = [replace(s, is_barred=True) if s.job.read.needs.is_unasked else s for s in standings]
     standings = [_paused(_without_nodes(s, now), now) for s in standings]
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 
@@ -251,12 +257,15 @@ def _on_nodes(
     return standings, views, stay
 
 
-def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> dict[str, str]:
-    """By the name of a job's view: why it may not use the queue or the priority that it names."""
+def _refused(standings: Sequence[Standing], rules: Sequence[NamespaceRule], held: Mapping[str, str]) -> dict[str, str]:
+    """By the name of a job's view: why it may not use the queue or the priority that it names, or would get no pods."""
+    whys = (
+        (s, s.job.read.needs.refusal or held.get(s.job.key, "") or gated(s.job)) for s in standings if not s.is_placed
+    )
+    out = {standing.view.name: why for standing, why in whys if why}
     if not rules:
-        return {}
+        return out
     asked: dict[tuple[str, str, int], str] = {}
-    out: dict[str, str] = {}
     for standing in standings:
         read = standing.job.read
         key = read.identity.namespace, read.wishes.queue or DEFAULT_QUEUE, read.terms.priority_number

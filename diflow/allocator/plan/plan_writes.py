@@ -16,6 +16,7 @@ from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.reasons import KEPT_NOT_PREEMPTIBLE, Reason, TakesTooLong
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.plan.demands import Demands
+from diflow.allocator.plan.foreign_gates import is_to_be_gated, make_gated
 from diflow.allocator.plan.holding import Standing, allocation_of_pods
 from diflow.allocator.plan.inputs import Picture
 from diflow.allocator.plan.wishes import TOLD_SECONDS, WAITS_FOR_ITS_TURN
@@ -122,7 +123,12 @@ def _writes_of(
         since = max(standing.job.created_seconds, read.notes.allocation.since if read.notes.allocation else 0.0)
         if action is Action.WAIT and now - since > limits.seconds:
             decision = decision_of("late", f"has not been placed within {limits.seconds:g} s, and {words}", now)
-        write = _text_write(read, decision, plan.reasons[j], now, is_news=read.key in limits.news)
+        is_gated = action is Action.WAIT and is_to_be_gated(standing.job, words)
+        write = (
+            make_gated(standing.job, decision)
+            if is_gated
+            else _text_write(read, decision, plan.reasons[j], now, is_news=read.key in limits.news)
+        )
         if read.notes.allocation is None and standing.is_placed:
             found = patches.change_job(read, allocation=allocation_of_pods(standing.job))
             return [], [replace(found, is_optional=True)]

@@ -23,6 +23,7 @@ from diflow.allocator.plan.inputs import Picture, Restrictions, left_in_place, p
 from diflow.allocator.plan.isolation import MOST_CULPRITS, TooLongError, culprit
 from diflow.allocator.plan.pacing import Pacing
 from diflow.allocator.plan.plan_writes import plan_writes, withdraw
+from diflow.allocator.plan.quotas import beyond
 from diflow.allocator.plan.sequence import Holdings, write_in_order
 from diflow.allocator.plan.timeouts import Promises
 from diflow.allocator.plan.triggers import is_news
@@ -42,6 +43,8 @@ from diflow.record.job import JobRecord
 
 # What a task that waits costs a plan beyond the operations that are counted, in operations.
 _OF_A_TASK: Final = 100
+
+_NOTHING: Final[Mapping[str, str]] = {}
 
 log = structlog.get_logger("diflow.allocator")
 
@@ -151,8 +154,9 @@ class Planner:
         lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock.monotonic(), wall=now)
         spent = 0.0
         at_fault: list[Job] = []
+        held: dict[str, str] = {}
         for turn in range(MOST_CULPRITS + 1):
-            shown = self._picture(state, now, lapsed)
+            shown = self._picture(state, now, lapsed, held=held)
             if not shown.standings:
                 self.last, self.last_trouble = None, ""
                 self.demands.clear()
@@ -161,7 +165,7 @@ class Planner:
             plan, more, trouble = self._ask(shown.snapshot)
             spent += more
             if not trouble and left_in_place(shown, plan):
-                shown = self._picture(state, now, lapsed, keep_cordoned=True)
+                shown = self._picture(state, now, lapsed, held=held, keep_cordoned=True)
                 plan, more, trouble = self._ask(shown.snapshot)
                 spent += more
             if trouble:
@@ -172,6 +176,10 @@ class Planner:
                 self._calls.record(shown.snapshot, plan)
                 self._report_failure(trouble)
                 return spent, False
+            over = beyond(shown.standings, shown.snapshot, plan, state.quotas)
+            if over and turn < MOST_CULPRITS:
+                held |= over
+                continue
             writes = self._writes_of(shown, plan, state, now)
             if writes is not None:
                 break
@@ -334,10 +342,12 @@ class Planner:
         now: float,
         lapsed: Lapsed,
         *,
+        held: Mapping[str, str] = _NOTHING,
         keep_cordoned: bool = False,
         kept: Standings | None = None,
     ) -> Picture:
         restrictions = Restrictions(
+            held=held,
             fixed=self._executor.backoffs.jobs(),
             ending=self._executor.unwritable(state.jobs),
             lapsed=lapsed,

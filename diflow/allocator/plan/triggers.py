@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from diflow.allocator.watch import reports
-from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, RESOURCE_QUOTA, WORKFLOW, Kind
 from diflow.record.job import JobRecord
 from diflow.record.node import NodeRecord
 from diflow.record.pod import PodRecord
@@ -20,6 +20,8 @@ def reason_to_plan(kind: Kind, key: str, old: Any, new: Any, *, fraction: float)
         return _of_node(old, new) if kind is NODE else _of_pod(old, new)
     if kind is CONFIG_MAP:
         return "queues"
+    if kind is RESOURCE_QUOTA:  # it changes with each pod of its namespace
+        return f"quota {key} has more room" if new is None or new.has_more_room_than(old) else ""
     return f"{kind.name} {key} changed" if old != new else ""
 
 
@@ -79,6 +81,8 @@ def _of_pod(old: PodRecord | None, new: PodRecord | None) -> str:
     """Capacity that a pod has freed, or that a foreign pod uses now."""
     if new is None:
         return f"pod {old.identity.name} is gone" if old is not None and old.where else ""
+    if old is not None and len(old.gates) > len(new.gates) and new.is_gated:
+        return f"a gate of pod {new.identity.name} is gone"
     if old is not None and old.request != new.request and new.where:
         return f"pod {new.identity.name} was resized"
     if new.place is None and (old is None or old.where != new.where) and new.where:

@@ -358,6 +358,8 @@ def lead(allocator: Allocator, stop: threading.Event) -> None:
         over = threading.Event()
         for name, work in (("ended-jobs", allocator.ended_jobs.run), ("applications", allocator.applications.run)):
             threading.Thread(target=work, args=(over,), name=name, daemon=True).start()
+        if allocator.settings.dry_runs:
+            allocator.caches.dry_runs.start(over)
         try:
             allocator.run(stop)
         except LostLeadershipError:

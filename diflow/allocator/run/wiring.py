@@ -68,18 +68,14 @@ class Parts:
     ) -> None:
         namespace = settings.watched_namespace
         self.seal = Seal(cluster, namespace=settings.namespace)
-        self.caches = Caches(cluster, settings, on_change=loop.on_change, seal=self.seal, clock=clock, pace=pace)
+        self.caches = Caches(
+            cluster, settings, on_change=loop.on_change, seal=self.seal, ask=loop.ask, clock=clock, pace=pace
+        )
         pools = NodePools(self.caches.nodes, settings.pools.label)
         self.executor = Executor(
-            cluster,
-            elector,
-            objects=self.caches,
-            progress=loop.on_progress,
-            sign=self.seal.sign,
-            mark=pools.mark,
-            workers=settings.writers,
-            clock=clock,
-        )
+            cluster, elector, objects=self.caches, progress=loop.on_progress, sign=self.seal.sign, mark=pools.mark,
+            workers=settings.writers, clock=clock,
+        )  # fmt: skip
         self.executor.others_wait = loop.others_wait
         self.view = ClusterView(self.caches, lost_after_seconds=settings.lost_after_seconds, clock=clock)
         self.reconciler = Reconciler(self.executor, settings, clock=clock)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.settings import AllocatorSettings
 from diflow.allocator.watch import records
+from diflow.allocator.watch.dry_runs import DryRuns
 from diflow.allocator.watch.job import Job
 from diflow.allocator.watch.queues import QueueFile, read_file
+from diflow.allocator.watch.quotas import Quota, trim_quota
 from diflow.allocator.watch.selectors import LIVE, MANAGED
 from diflow.allocator.watch.volumes import UNKNOWN, Volumes, trim_claim, trim_class, trim_limits, trim_volume
 from diflow.common import keys
@@ -33,6 +35,7 @@ from diflow.kube.kinds import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     POD,
+    RESOURCE_QUOTA,
     STORAGE_CLASS,
     WORKFLOW,
     Kind,
@@ -70,12 +73,15 @@ class ClusterState:
     queue_trouble: str = ""
     rules: tuple[NamespaceRule, ...] = ()
     volumes: Volumes = UNKNOWN
+    quotas: Mapping[str, Sequence[Quota]] = field(default_factory=dict)
+    """By namespace."""
 
 
 class Caches:
     """Local copies of the jobs' Workflows, all live pods, the nodes and the queues, kept by list and watch.
 
-    `seal` verifies which allocations the allocator wrote; without it all are accepted, as read-only commands do.
+    `seal` verifies which allocations the allocator wrote; without it all are accepted, as read-only commands do. `ask`
+    is called with a reason to plan that no object shows.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class Caches:
         *,
         on_change: OnChange,
         seal: Seal | None = None,
+        ask: Callable[[str], None] = lambda _: None,
         clock: Clock = SYSTEM,
         pace: Pace = PACE,
     ) -> None:
@@ -93,6 +100,9 @@ class Caches:
         self._cluster, self._on_change, self._pace = cluster, on_change, pace
         # Both by the machine's own clock, as the processor's time is.
         self.shares = Shares(share=settings.reading_share, burst=_BURST_SECONDS)
+        self.dry_runs = DryRuns(cluster, shares=self.shares, on_news=ask, clock=clock)
+        self._dry_runs_shown = 0
+        self._reads: Mapping[str, JobRecord] = {}
         self.kept = KeptBytes(settings.kept_mib * MIB)
         space, reflector = within(settings.watched_namespace), self._reflector
         self.workflows = reflector(WORKFLOW, self._trim_workflow, shares=self.shares, labels=MANAGED, **space)
@@ -111,8 +121,9 @@ class Caches:
         self.classes = reflector(STORAGE_CLASS, trim_class, everywhere=True)
         # Without the right to read them, gangs with claims are placed as if any node would do.
         self.limits = reflector(CSI_NODE, trim_limits, everywhere=True)
-        self.optional = Reflectors((self.claims, self.volumes, self.classes, self.limits))
-        self._shown: tuple[Sequence[Mapping[Key, Json]], Volumes] = (), UNKNOWN
+        self.quotas = reflector(RESOURCE_QUOTA, trim_quota, shares=self.shares, **space)
+        self.optional = Reflectors((self.claims, self.volumes, self.classes, self.limits, self.quotas))
+        self._shown: tuple[Sequence[Mapping[Key, Json]], Volumes, Mapping[str, tuple[Quota, ...]]] = (), UNKNOWN, {}
         self._kept: Sequence[Mapping[Key, Json] | None] = (None,) * len(self._all.members)
         self._pods = Pods((), {}, {})
         self._lapse = math.inf  # when places of jobs that cannot be read count no more
@@ -130,6 +141,12 @@ class Caches:
         def changed(_: str, key: Key, old: Json | None, new: Json | None) -> None:
             if kind is WORKFLOW:
                 make_room(self.kept, self.workflows, key, new)
+            if (
+                kind is RESOURCE_QUOTA
+                and old is not None
+                and (new is None or new["read"].has_more_room_than(old["read"]))
+            ):
+                self.dry_runs.ask_again(key[0])
             self._on_change(kind, "/".join(key), old and old["read"], new and new["read"])
 
         return Reflector(
@@ -230,10 +247,16 @@ class Caches:
         # A reflector returns the same mapping until one of its objects changes.
         is_new = [now is not then for now, then in zip(kept, self._kept, strict=True)]
         now, volumes = self._clock.wall(), self._volumes()
-        if not any(is_new) and now < self._lapse and volumes is self._state.volumes:
+        quotas = self._shown[2]
+        is_told = self.dry_runs.version != self._dry_runs_shown
+        is_same = not is_told and volumes is self._state.volumes and quotas is self._state.quotas
+        if is_same and not any(is_new) and now < self._lapse:
             return self._state
+        self._dry_runs_shown = self.dry_runs.version
         former, (queues, queue_trouble) = self._state, self._queues()
-        reads: dict[str, JobRecord] = {item["read"].key: item["read"] for item in workflows.values()}
+        if is_told or is_new[2]:
+            self._reads = self.dry_runs.applied({item["read"].key: item["read"] for item in workflows.values()})
+        reads = self._reads
         owners = _owners(reads)
         if is_new[3] or owners != self._pods.owners:
             self._pods = Pods.of((item["read"] for item in pods.values()), owners)
@@ -246,6 +269,7 @@ class Caches:
             queue_trouble,
             queues.rules,
             volumes,
+            quotas,
         )
         self._kept = kept
         self._lapse = min((end for job in jobs.values() if (end := job.promised_until) > now), default=math.inf)
@@ -254,17 +278,20 @@ class Caches:
         return self._state
 
     def _volumes(self) -> Volumes:
-        """What is known of claims and volumes, the same object until it changes."""
+        """What is known of claims and volumes, the same object until it changes. Sets what is known of quotas, too."""
         items = [one.items() for one in self.optional.members]
         if len(self._shown[0]) != len(items) or any(a is not b for a, b in zip(items, self._shown[0], strict=True)):
-            claims, volumes, classes, limits = items
+            claims, volumes, classes, limits, quotas = items
             found = Volumes(
                 {key: item["read"] for key, item in claims.items()},
                 {name: item["read"] for (_, name), item in volumes.items()},
                 {name: item["read"] for (_, name), item in classes.items()},
                 {name: item["read"] for (_, name), item in limits.items()},
             )
-            self._shown = items, found
+            by_space: dict[str, tuple[Quota, ...]] = {}
+            for (space, _), item in sorted(quotas.items()):
+                by_space[space] = (*by_space.get(space, ()), item["read"])
+            self._shown = items, found, by_space
         return self._shown[1]
 
     def _counted(self, jobs: Mapping[str, Job], former: ClusterState, now: float) -> tuple[PodRecord, ...]:

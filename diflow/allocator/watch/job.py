@@ -10,6 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
+from diflow.common import keys
 from diflow.common.predicates import Toleration
 from diflow.record.job import JobRecord, Role
 from diflow.record.pod import PodRecord, shared
@@ -163,6 +164,14 @@ class Job:
     def latest_pods(self) -> Sequence[PodRecord]:
         """Those of them that are of the latest restart of the round."""
         return [pod for pod in self.current_pods if pod.restart == self.latest_restart]
+
+    @cached_property
+    def foreign_gates(self) -> tuple[str, ...]:
+        """The scheduling gates of other controllers on its pods that are not placed; before it has pods, those that
+        admission will add."""
+        gates = self.read.needs.gates if self.read.argo.awaits_admission else ()
+        of_pods = (gate for pod in self.current_pods if not pod.is_ending for gate in pod.gates if gate != keys.GATE)
+        return tuple(dict.fromkeys((*gates, *of_pods)))
 
     @cached_property
     def where(self) -> Mapping[tuple[str, int], str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import lru_cache, wraps
+from hashlib import blake2b
 from typing import Any, Final
 
 from diflow.common import keys, limits, quantities
+from diflow.common.jsontext import canonical_json
 from diflow.common.memo import MIB, remembered
 from diflow.common.predicates import PodRules, Where
 from diflow.dijob import memory, stored
@@ -19,7 +21,7 @@ from diflow.dijob.conditions import host_ports, read_where, rules_of_template
 from diflow.dijob.pods import MONITOR_RESOURCES, read_template, work_container
 from diflow.dijob.rules import hosts
 from diflow.dijob.settings import RenderSettings
-from diflow.dijob.stored import NOTHING, StoredTask
+from diflow.dijob.stored import NOTHING, StoredSpec, StoredTask
 from diflow.record import parameters, untrusted
 from diflow.record.argo.nodes import nodes
 from diflow.record.job import (
@@ -209,6 +211,7 @@ def _roles(record: JobRecord) -> tuple[Role, ...]:
                 asked_memory=_asked_memory(task) if mib is not None else 0,
                 max_memory=quantities.amount("memory", task.max_memory, "maxMemory") if task.max_memory else None,
                 rules=_rules_of(record, task, shared_claims),
+                kind=_kind((bytes(task.template), _of_job(spec, record.terms.priority))),
             )
         )
     return tuple(out)
@@ -219,6 +222,28 @@ def _rules_of(record: JobRecord, task: StoredTask, shared_claims: tuple[tuple[st
     template = bytes(task.template)
     own = tuple(labels_of(record.name, task.name, task.type).items()) if b"LabelKeys" in template else ()
     return _rules((template, record.identity.namespace, own, shared_claims))
+
+
+def _of_job(spec: StoredSpec, priority: str) -> bytes:
+    """What the pods of all tasks have of their job that admission may look at."""
+    return f"{priority} {spec.monitor is not None} {spec.node_check} {spec.volumes}".encode(errors="replace")
+
+
+@remembered(most_bytes=4 * MIB, size=lambda key: 200 + len(key[0]) + len(key[1]))
+def _kind(key: tuple[bytes, bytes]) -> bytes:
+    """The digest of (a pod template, what its job adds), without programs and their variables: a thousand trials of
+    other arguments are of one kind."""
+    template, of_job = key
+    try:
+        found = untrusted.load(template.decode())
+        for name in ("containers", "initContainers"):
+            for container in untrusted.mappings(found["spec"].get(name)):
+                for part in ("command", "args", "env"):
+                    container.pop(part, None)  # type: ignore[attr-defined]
+        text = canonical_json(found).encode(errors="replace")
+    except (ValueError, KeyError, AttributeError):  # no dry run can be made of it either
+        text = template
+    return blake2b(text + b"\0" + of_job, digest_size=16).digest()
 
 
 def labels_of(job: str, task: str, type_: str) -> dict[str, str]:

@@ -152,6 +152,7 @@ def _of_namespace(here: str) -> Iterator[tuple[str, Check, str]]:
     yield "DIJobs as steps of other Workflows", _steps, ""
     yield "the allocator", _allocator, ""
     yield "the allocator's sight of volumes", _volumes, ""
+    yield "what admission adds to pods", _dry_runs, ""
     yield "the queues", _queues, ""
     yield "the fence of the allocator", _fence, ""
     yield f"the rules of queues.yaml for {here}", _rules, ""
@@ -424,6 +425,24 @@ def _volumes(cluster: Cluster, what: str) -> Iterator[Finding]:
         without = f"it may not list {', '.join(missing)}: gangs with claims may be refused, and tried again, at first"
         yield _passed(what, without, advice="kubectl apply -k manifests/allocator")
     elif None in may.values():
+        yield _unknown(what, "not checked, as the API server does not say")
+    else:
+        yield _passed(what)
+
+
+def _dry_runs(cluster: Cluster, what: str) -> Iterator[Finding]:
+    """Whether the allocator may ask, by dry runs of pods, what admission makes of them."""
+    found = _installed_allocator(cluster)
+    if found is None:
+        return
+    allowed = cluster.may(f"system:serviceaccount:{found[0]}:{keys.ALLOCATOR}", "create", POD)
+    if allowed is False:
+        without = (
+            "the allocator may not try pods in dry runs: sidecars, tolerations and overheads are not counted before a "
+            "gang starts, and pods that quotas, pod security or webhooks refuse are found when they are made"
+        )
+        yield _passed(what, without, advice="kubectl apply -f manifests/allocator/dry-runs.yaml")
+    elif allowed is None:
         yield _unknown(what, "not checked, as the API server does not say")
     else:
         yield _passed(what)

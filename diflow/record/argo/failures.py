@@ -24,8 +24,10 @@ from diflow.record import untrusted
 UNCOUNTED_MESSAGES: Final = (
     # the pod object is gone: the node was lost, or a user deleted the pod
     "^pod deleted",
-    # the pod was not created: its ServiceAccount is missing
-    '^pods "[^"]+" is forbidden: error looking up service account ',
+    # the pod was not created: a quota, pod security, a class, an account, a LimitRange or a policy refuses it
+    '^pods "[^"]+" is forbidden: ',
+    # or a webhook does
+    '^admission webhook "[^"]+" denied the request',
     # killed by SIGTERM or SIGKILL from outside: eviction by the API, preemption by the scheduler, a drained node.
     # Out of memory has a different reason, OOMKilled.
     "^(init|main|wait): Error [(]exit code (137|143)[)]",

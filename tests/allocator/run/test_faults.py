@@ -296,7 +296,9 @@ def test_a_process_that_stands_by_has_its_caches_and_lists_nothing_when_it_leads
                 r for r in gets if r.query.get("labelSelector") != ENDED and r.query.get("fieldSelector") != memory
             ]
             asked = {r.path.rsplit("/", 1)[-1] for r in later}
-            assert asked - {keys.PUBLIC_QUEUES} == {"diflow-allocator"}, "its Lease, what is public, and no list"
+            assert asked - {keys.PUBLIC_QUEUES, "one"} == {"diflow-allocator"}, (
+                "its Lease, what is public, the Workflow of which a pod is tried, and no list"
+            )
             again = [r for r in api.requests[before:] if r.query.get("watch")]
             assert len(again) >= 4, "the watches are on new connections"
         finally:

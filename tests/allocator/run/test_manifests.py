@@ -62,7 +62,8 @@ def test_the_fence_compares_the_allocators_field_manager_with_its_lease() -> Non
     assert elector.writes_as(7).split("/")[2:] == [elector._uid, "7"], "as the variable `term` reads it"
     assert rule["message"] == fence.MESSAGE
     assert rule["reason"] == "Invalid", "the client then raises InvalidError"
-    bindings = [o["spec"] for o in objects() if o["kind"] == "ValidatingAdmissionPolicyBinding"]
+    every = (o["spec"] for o in objects() if o["kind"] == "ValidatingAdmissionPolicyBinding")
+    bindings = [binding for binding in every if binding["policyName"] == keys.ALLOCATOR]
     labels = [binding["matchResources"]["objectSelector"]["matchLabels"] for binding in bindings]
     assert labels == [{keys.MANAGED_BY: keys.MANAGED_BY_VALUE}, {keys.OPERATOR: keys.OPERATOR_VALUE}]
     for binding in bindings:

@@ -38,6 +38,7 @@ def daemons() -> set[Use]:
     ) as found:
         queues = {"metadata": {"name": keys.QUEUES}, "data": {"queues.yaml": "queues: [{name: default}]"}}
         found.api.add(CONFIG_MAP, queues, namespace=SYSTEM)
+        found.dry_runs = True
         found.begin()
         live(found)
         record(found)
