@@ -147,6 +147,8 @@ def test_the_account_of_the_allocator_may_make_pods_in_dry_runs_alone(live: Live
 
     try:
         wait_until("real pods are refused", lambda: "creates no pods but in dry runs" in create())
+        # The right holds at once, and the policy a moment later.
+        live.kubectl("delete", "pod", "tried", "--ignore-not-found", "--force", "--grace-period=0")
         assert "created (server dry run)" in create("--dry-run=server")
         assert live.kubectl("get", "pods", "--ignore-not-found", "tried") == ""
     finally:
