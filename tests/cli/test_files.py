@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow.kube.kinds import POD_TEMPLATE, WORKFLOW
+from diflow.kube.kinds import POD, POD_TEMPLATE, WORKFLOW
 from tests.builders import manifest, template
 from tests.cli.runner import Cli, run
 from tests.record.seen import SeenJob
@@ -44,8 +44,10 @@ def test_a_job_beside_other_objects_is_submitted_and_those_are_named(diflow: Cli
     assert workflows(diflow) == ["job"]
     assert {r.path for r in diflow.api.requests if r.method == "POST"} == {
         POD_TEMPLATE.path("default"),
+        POD.path("default"),  # what admission makes of a pod
         WORKFLOW.path("default"),
     }
+    assert not diflow.api.objects.get(POD.path("default"))
 
 
 @pytest.mark.parametrize("command", ["render", "lint"])

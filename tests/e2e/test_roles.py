@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from diflow.common import keys
+from diflow.kube.kinds import POD_GROUP
 from tests.builders import job, task
 from tests.clusters import wait_until
 from tests.e2e.live import Live, pod_name
@@ -141,4 +142,10 @@ def test_pods_of_a_gang_that_its_user_resumed_wait_for_the_allocator(live: Live)
     )
     for pod in pods:
         live.kubectl("patch", "pod", pod_name(pod), "--type=json", "-p", admit)
+    if pods[0]["spec"].get("schedulingGroup"):  # on a cluster with PodGroups, the allocator makes that, too
+        group = {
+            "schedulingPolicy": {"gang": {"minCount": 2}},
+            "priorityClassName": pods[0]["spec"]["priorityClassName"],
+        }
+        live.api.create(POD_GROUP, {"metadata": {"name": name}, "spec": group}, namespace=live.namespace)
     live.ends(name, "Succeeded")

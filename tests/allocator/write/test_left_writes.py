@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from diflow.allocator.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
@@ -22,9 +23,15 @@ def _at() -> Iterator[Lab]:
 
 
 @pytest.mark.parametrize("comes", ["honest", "evil"])
-def test_a_cycle_with_many_slow_writes_ends_when_a_job_of_another_namespace_comes(
-    at: Lab, comes: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cycle_with_many_slow_writes_ends_when_a_job_of_another_namespace_comes(at: Lab, comes: str) -> None:
+    with capture_logs() as lines:
+        _let_many_write_and_one_come(at, comes)
+    said = [line["event"] for line in lines]
+    assert ("writes of the plan are left for the next cycle" in said) is (comes == "honest")
+    assert "writes of the plan were refused" not in said
+
+
+def _let_many_write_and_one_come(at: Lab, comes: str) -> None:
     assert at.daemon is not None
     allocator, line, sent = at.daemon.allocator, at.daemon.line, list[str]()
     at.cluster.node("large", cpu=1000)
@@ -50,6 +57,3 @@ def test_a_cycle_with_many_slow_writes_ends_when_a_job_of_another_namespace_come
     for i in range(EVIL):
         assert "diflow/allocation" in at.api.objects[WORKFLOW.path("evil")][f"w{i:02}"]["metadata"]["annotations"]
     assert allocator.executor.refusals() == {}, "what was left is not refused"
-    said = capsys.readouterr().out
-    assert ("writes of the plan are left for the next cycle" in said) is (comes == "honest")
-    assert "writes of the plan were refused" not in said
