@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from diflow.allocator.reconcile import failing, node_checks, run_times
+from diflow.allocator.reconcile import elsewhere, failing, node_checks, run_times
 from diflow.allocator.reconcile.admission import admissions, first_admission, start_left
 from diflow.allocator.reconcile.hand_over import hand_over
 from diflow.allocator.reconcile.refused import bound_elsewhere, take_back
@@ -105,6 +105,8 @@ def reconcile(
         follows = [_give_up(read, now)]
     if follows is None and read.spec.has_rules:
         follows = _after_failures(job, capacity, now, pace, most_memory)
+    if follows is None and (found := elsewhere.moved(job, _admitted(job), capacity, now)):
+        follows = [*_lost(job, capacity), *_unwanted(job, capacity), *found]
     writes = _go_on(job, capacity, now, pace, overdue) if follows is None else follows
     # Each write of a Workflow names its version: the note waits for the next look if there is another one.
     return writes if any(write.kind is WORKFLOW for write in writes) else [*writes, *run_times.noted(job, now=now)]
@@ -205,11 +207,10 @@ def _after_failures(
 ) -> list[Write] | None:
     """What follows from failures by the job's failure policy; None if nothing does."""
     read = job.read
-    running = {pod.member: pod.place.order for pod in job.current_pods if pod.place is not None and not pod.is_gated}
     is_final = not read.terms.is_preemptible or not (
         failing.is_explained(read) or explain_left(job, capacity, pace) > 0
     )
-    found = failing.consequence(read, running=running, now=now, most_memory=most_memory, is_final=is_final)
+    found = failing.consequence(read, running=_admitted(job), now=now, most_memory=most_memory, is_final=is_final)
     if found.stop:
         return [stop(read, found.stop, now=now)]
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
@@ -227,6 +228,11 @@ def _after_failures(
     small = [pod for pod in pods if pod.is_gated and 0 < pod.memory < read.live.memory.get(pod.task, 0)]
     why = f"{REJECTED}: it is made again with more memory"
     return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
+
+
+def _admitted(job: Job) -> dict[str, tuple[int, ...]]:
+    """By member, the place in the order of attempts of the pods that were admitted."""
+    return {pod.member: pod.place.order for pod in job.current_pods if pod.place is not None and not pod.is_gated}
 
 
 def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:

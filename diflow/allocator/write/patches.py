@@ -198,7 +198,7 @@ def _decided_by(read: JobRecord) -> tuple[object, ...]:
             read.spec.required,
             read.spec.backoff_limit,
         ),
-        (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts, tree.endings),
+        (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts, tree.endings, tree.never_began),
         frozenset(member for member in tree.members if tree.is_done(member)),
     )
 

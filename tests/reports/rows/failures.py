@@ -1,0 +1,28 @@
+"""Failures that say nothing of the program, and gangs that are not whole."""
+
+from __future__ import annotations
+
+from tests.reports.table import Kind, Row
+
+KINDS = (
+    Kind(
+        "Failures that say nothing of the program",
+        "What a node or a peer did was judged as an error of the program, and tried again in the same way.",
+        (
+            Row(
+                "nvidia-container-toolkit#237, microsoft/pai#4344",
+                "StartError on one node with a broken driver, two good ones are free",
+                "the same node 4 times in 18 s, Failed",
+                "elsewhere the next time",
+                "test_failures.py::test_a_replica_that_cannot_be_started_on_a_node_is_elsewhere_next_time",
+            ),
+            Row(
+                "the same",
+                "a kubelet that cannot allocate a device",
+                "the same node, again and again",
+                "elsewhere the next time, not counted",
+                "test_failures.py::test_a_kubelet_that_cannot_give_a_device_is_left_and_not_counted",
+            ),
+        ),
+    ),
+)
