@@ -102,6 +102,11 @@ class AllocatorSettings(BaseSettings):
     """The longest pause of a gang between two tries that kube-scheduler refuses; the first is a minute, and each is
     twice as long as the one before. Others do not wait for it meanwhile."""
 
+    incomplete_seconds: float = Field(600.0, ge=0)
+    """A gang of a fixed size that has lacked places for some of its replicas for this time gives back all that it
+    holds, and waits as a whole: its replicas wait for each other. Node pools that replace a lost node need some
+    minutes. 0: it keeps what it holds for ever."""
+
     promise_seconds: float = Field(300.0, ge=10)
     """A place that a job has not used for this time is taken back: its pods were not created, or the pods that should
     leave do not. A place also waits this long for terminating pods, most of which save a checkpoint in less."""

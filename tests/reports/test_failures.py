@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from diflow import DIJob
+from diflow.allocator.settings import AllocatorSettings
+from diflow.common.durations import span
 from tests.reports.lab import Course, UsersLab, job, lab, task
 from tests.reports.test_scheduler import nodes
 
@@ -86,6 +88,75 @@ def test_it_is_tried_there_again_after_some_minutes() -> None:
         at.cluster.faulty = set()
         course = at.watch("a", seconds=360)["a"]
     assert course.where == {"worker-0": "n0"}
+
+
+# --- gangs that are not whole -----------------------------------------------------------------------------------------
+
+
+def of(name: str, replicas: int, **fields: Any) -> DIJob:
+    return gang(replicas, **fields).model_copy(update={"name": name})
+
+
+@pytest.mark.parametrize("seconds", [600, 120, 0])
+def test_a_gang_that_loses_a_node_for_good_goes_back_to_its_queue_whole(seconds: int) -> None:
+    """Of 4 nodes one is gone: the three replicas that wait there make room for a job of two."""
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, reading_share=100.0, incomplete_seconds=seconds)
+    with lab(settings=settings) as at:
+        nodes(at, 4)
+        at.cluster.submit(of("a", 4))
+        at.watch("a", seconds=10)
+        at.cluster.submit(of("b", 2))
+        at.cluster.remove_node("n3")
+        courses = at.watch("a", "b", seconds=(seconds or 700) + 120)
+        assert failures(at, courses["a"]) == 0
+        whole = list(courses["b"].where.values())
+        assert len(whole) == (2 if seconds else 0)
+        assert len(courses["a"].where) == (0 if seconds else 3)
+        if not seconds:
+            return
+        assert seconds < courses["b"].since(2) <= seconds + 70
+        assert courses["a"].says(f"worker-3 of its 4 replicas had no place for {span(seconds)}", "waits as a whole")
+        at.cluster.finish(at.cluster.of("b")["worker-0"]["metadata"]["name"])
+        at.cluster.finish(at.cluster.of("b")["worker-1"]["metadata"]["name"])
+        at.cluster.machine("n4")
+        course = at.watch("a", seconds=90)["a"]
+    assert course.begins_whole(4)
+    assert course.running[-1][1] == 4
+    assert course.restarts == 0
+    assert at.cluster.problems == []
+
+
+def test_a_node_that_comes_back_in_time_completes_the_gang() -> None:
+    with lab() as at:
+        nodes(at, 4)
+        at.cluster.submit(of("a", 4))
+        at.watch("a", seconds=10)
+        began = at.cluster.known_to_kubelets()
+        at.cluster.remove_node("n3")
+        at.watch("a", seconds=400)
+        at.cluster.machine("n3")
+        at.watch("a", seconds=120)
+        at.cluster.remove_node("n3")  # the time begins again
+        at.watch("a", seconds=400)
+        at.cluster.machine("n3")
+        course = at.watch("a", seconds=300)["a"]
+        assert course.running[-1][1] == 4
+        assert len(at.cluster.known_to_kubelets() - began) == 2  # the others were never ended
+    assert not course.says("waits as a whole")
+
+
+def test_a_killed_allocator_goes_on_with_the_time() -> None:
+    with lab() as at:
+        nodes(at, 4)
+        at.cluster.submit(of("a", 4))
+        at.watch("a", seconds=10)
+        at.cluster.remove_node("n3")
+        at.watch("a", seconds=500)
+        at.end()
+        at.begin()
+        course = at.watch("a", seconds=170)["a"]
+    assert course.running[-1][1] == 0
+    assert course.says("waits as a whole")
 
 
 def failures(at: UsersLab, course: Course) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from diflow.allocator.reconcile import elsewhere, failing, node_checks, run_times
 from diflow.allocator.reconcile.admission import admissions, first_admission, start_left
 from diflow.allocator.reconcile.hand_over import hand_over
+from diflow.allocator.reconcile.incomplete import given_back
 from diflow.allocator.reconcile.refused import bound_elsewhere, take_back
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
@@ -62,7 +63,9 @@ class Pace:
     bind_seconds: float = 60.0
     """How long kube-scheduler has to bind a pod that it has refused."""
     longest_pause_seconds: float = 1800.0
-    """Between two tries of a gang that kube-scheduler refuses."""
+    """Between two tries of a gang that kube-scheduler refuses, or of a job whose rounds end soon."""
+    incomplete_seconds: float = 600.0
+    """How long a gang that is not preemptible may lack places; 0: for ever."""
 
 
 def reconcile(
@@ -165,6 +168,8 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
     if read.terms.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
         return out + together
     moved = [] if read.terms.is_preemptible else _without_place(job, now)
+    if not moved:
+        moved = given_back(job, capacity, now, seconds=pace.incomplete_seconds)
     if not moved and read.spec.node_check is not None:
         moved = _checked(job, now)
     if moved:
@@ -450,7 +455,7 @@ def _regrant(job: Job, now: float) -> Write | None:
         if at is not None:
             wanted = {role.name: role.desired for role in read.needs.roles}
             nodes = {task: where[: max(1, wanted.get(task, 1))] for task, where in at.nodes.items()}
-            at = Allocation(at.round, nodes, now, at.first, at.moves, requests=at.requests)
+            at = replace(at, nodes=nodes, since=now)
         decision = decision_of("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
     return patches.change_job(
         read, parameters=parameters, allocation=at if leave else None, decision=decision, note=note

@@ -25,4 +25,17 @@ KINDS = (
             ),
         ),
     ),
+    Kind(
+        "Gangs that are not whole",
+        "Replicas that wait for one that cannot come kept their places for ever.",
+        (
+            Row(
+                "kueue#2732, #13502, #14811",
+                "a gang of 4 loses a node for good, a job of 2 waits",
+                "3 idle replicas are kept for ever",
+                "after `INCOMPLETE_SECONDS` the gang goes back to its queue as a whole, with the reason",
+                "test_failures.py::test_a_gang_that_loses_a_node_for_good_goes_back_to_its_queue_whole",
+            ),
+        ),
+    ),
 )
