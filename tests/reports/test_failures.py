@@ -18,8 +18,10 @@ KINDS = pytest.mark.parametrize("preemptible", [False, True], ids=["fixed", "pre
 
 
 def gang(replicas: int, *, preemptible: bool = False, cpu: str = "8", **fields: Any) -> DIJob:
-    elastic = {"min_replicas": replicas, "max_replicas": replicas} if preemptible else {}
-    return job("a", task(replicas=replicas, ask={"cpu": cpu}, **elastic), preemptible=preemptible, **fields)
+    made = task(replicas=replicas, ask={"cpu": cpu})
+    if preemptible:
+        made = made.model_copy(update={"min_replicas": replicas, "max_replicas": replicas})
+    return job("a", made, preemptible=preemptible, **fields)
 
 
 def left_out(at: UsersLab) -> list[str]:

@@ -63,7 +63,7 @@ class Pace:
     bind_seconds: float = 60.0
     """How long kube-scheduler has to bind a pod that it has refused."""
     longest_pause_seconds: float = 1800.0
-    """Between two tries of a gang that kube-scheduler refuses, or of a job whose rounds end soon."""
+    """Between two tries of a gang that kube-scheduler refuses."""
     incomplete_seconds: float = 600.0
     """How long a gang that is not preemptible may lack places; 0: for ever."""
 

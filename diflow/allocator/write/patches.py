@@ -414,9 +414,7 @@ def placed(
         requests={role.name: role.request for role in job.needs.roles},
         unpinned=(before.unpinned if before else False) if unpinned is None else unpinned,
         refusals=before.refusals if before else 0,
-        losses=before.losses if before else 0,
         short_since=before.short_since if before and any(map(any, nodes.values())) else 0.0,
-        forgiven=before.forgiven if before else 0,
     )
 
 
