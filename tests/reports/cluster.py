@@ -7,6 +7,7 @@ constraints, host ports, volumes, claims of devices. Admission may add to them o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from diflow.common import quantities
@@ -35,7 +36,8 @@ _OF_PODS = (
 class UsersCluster(FakeCluster):
     """What tests set: `mutate` changes each pod that is created, `forbid` refuses one with a text (as PodSecurity),
     `quota` is the most that the requests of a namespace's pods may add up to. `devices`: of each node, for
-    ResourceClaims. `others`: the filters of schedulers of other names, which know no gangs either."""
+    ResourceClaims. `others`: the filters of schedulers of other names, which know no gangs either. `faulty`: nodes
+    whose container runtime starts nothing; `full`: those whose kubelet rejects each pod, and its message."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -48,6 +50,10 @@ class UsersCluster(FakeCluster):
         """Names of schedulers that do not run."""
         self.knows_groups = False
         """kube-scheduler places the pods of a PodGroup together, as Kubernetes 1.37 does."""
+        self.faulty: set[str] = set()
+        self.full: dict[str, str] = {}
+        self.pulls: dict[str, float] = {}
+        """Until when the image of a replica ("task-index") is pulled."""
         self.refused: dict[str, str] = {}
         """The last message of kube-scheduler about each pod that it has refused."""
 
@@ -310,6 +316,20 @@ class UsersCluster(FakeCluster):
         )
         is_taken = any(alone & set(claims_of(o)) for o in elsewhere if o["metadata"]["namespace"] == space)
         return super()._mounts(pod) and not is_taken
+
+    def _run_pods(self) -> None:
+        for pod in self.pods():
+            node, uid = pod["spec"].get("nodeName") or "", pod["metadata"]["uid"]
+            if node in self.full and uid not in self._kubelet:
+                message = f"Pod was rejected: {self.full[node]}"
+                self._change_pod(pod, {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message})
+        super()._run_pods()
+
+    def _starts(self, pod: Json) -> Any:
+        found = super()._starts(pod)
+        if pod["spec"]["nodeName"] in self.faulty:
+            return replace(found, ends=found.started, code=128, reason="StartError")
+        return found
 
     def _look_at_nodes(self) -> None:
         super()._look_at_nodes()

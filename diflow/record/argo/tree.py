@@ -14,7 +14,7 @@ from typing import Final
 from diflow.common import keys
 from diflow.record import untrusted
 from diflow.record.argo import node_names
-from diflow.record.argo.failures import ALWAYS, Rules, Verdict, is_stop
+from diflow.record.argo.failures import ALWAYS, Rules, Verdict, is_of_node, is_stop
 from diflow.record.argo.node_names import NodeName
 from diflow.record.argo.nodes import FULFILLED, Node
 
@@ -26,7 +26,7 @@ _LONGEST_SHORT: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The failure of one attempt of a replica, of a job with a failure policy. `attempt` names it within the job, by
+    """The failure of one attempt of a replica. `attempt` names it within the job, by
     its time too, as `diflow retry` uses the same numbers again;
     `memory` is the MiB that it had, 0 if unknown; `finished` is RFC 3339 or ""."""
 
@@ -71,6 +71,8 @@ class Tree:
     """Argo's message about a pod that it could not create yet."""
     endings: tuple[Ending, ...] = ()
     """The failed attempts of the last round in their order, of a job with a failure policy."""
+    never_began: tuple[Ending, ...] = ()
+    """Those in which no program of the user was started, and its node may be why, of any job."""
     newest: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
     """The last pod of each member of the last round that Argo has recorded, if it is not the member's first one."""
     failure: str = ""
@@ -148,7 +150,12 @@ def read_tree(
         changed=max(times, default=0.0),
         ended=max((node.finished for _, node in pods), default=""),
         endings=() if rules is None else _endings(of_last, rules),
+        never_began=_endings([one for one in of_last if is_of_node(one[1].message)], rules or _no_policy),
     )
+
+
+def _no_policy(_task: str) -> Rules:
+    return ALWAYS
 
 
 NO_NODES: Final = Tree()
@@ -251,7 +258,7 @@ def _failure(pods: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules
         return ""
     # The pods that diflow has stopped after a failure, or for a move, say nothing.
     failed = [(place, node) for place, node in latest if node.phase in _FAILED and not is_stop(node.message)]
-    if any(not (rules(place.task) if rules else ALWAYS).judge(node.message).is_counted for place, node in failed):
+    if any(not (rules or _no_policy)(place.task).judge(node.message).is_counted for place, node in failed):
         return ""
     first = min(failed, key=lambda one: (one[1].finished, one[0].task, one[0].index), default=None)
     if first is None:
