@@ -99,8 +99,13 @@ class AllocatorSettings(BaseSettings):
     leave such a node before it ends, as one with the taint of an autoscaler or of a node-termination handler."""
 
     longest_pause_seconds: float = Field(1800.0, ge=60)
-    """The longest pause of a gang between two tries that kube-scheduler refuses; the first is a minute, and each is
-    twice as long as the one before. Others do not wait for it meanwhile."""
+    """The longest pause of a gang between two tries that kube-scheduler refuses, and of a preemptible job between
+    rounds that end soon; each is twice as long as the one before. Others do not wait for it meanwhile."""
+
+    incomplete_seconds: float = Field(600.0, ge=0)
+    """A gang of a fixed size that has lacked places for some of its replicas for this time gives back all that it
+    holds, and waits as a whole: its replicas wait for each other. Node pools that replace a lost node need some
+    minutes. 0: it keeps what it holds for ever."""
 
     promise_seconds: float = Field(300.0, ge=10)
     """A place that a job has not used for this time is taken back: its pods were not created, or the pods that should

@@ -29,7 +29,10 @@ class Allocation:
 
     `unpinned`: kube-scheduler chooses the nodes, and those here are an estimate until the pods are bound. `refusals`:
     how often it has not bound all of the gang since they last ran together; `paused_until`: until when the job gets
-    nothing because of that, in seconds since 1970.
+    nothing because of that, or because of `losses`, in seconds since 1970. `losses`: how many rounds in a row ended
+    soon after their beginning, of a preemptible job. `short_since`: since when a gang that is not preemptible lacks
+    places for some of its replicas, in seconds since 1970; 0 if it lacks none. `forgiven`: the failures of its replicas
+    that do not count, as another one had not begun.
     """
 
     round: Round
@@ -42,6 +45,9 @@ class Allocation:
     unpinned: bool = False
     refusals: Moves = 0
     paused_until: Moment = 0.0
+    losses: Moves = 0
+    short_since: Moment = 0.0
+    forgiven: Moves = 0
 
     @property
     def is_placed(self) -> bool:
@@ -82,6 +88,9 @@ class Allocation:
                 **({"unpinned": True} if self.unpinned else {}),
                 **({"refusals": self.refusals} if self.refusals else {}),
                 **({"paused_until": round(self.paused_until, 3)} if self.paused_until else {}),
+                **({"losses": self.losses} if self.losses else {}),
+                **({"short_since": round(self.short_since, 3)} if self.short_since else {}),
+                **({"forgiven": self.forgiven} if self.forgiven else {}),
             }
         )
 

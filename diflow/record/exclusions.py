@@ -108,15 +108,25 @@ class Exclusions:
         """The nodes that are left out now as pods did not start there; none of a time to come, which was edited."""
         return [entry for entry in self.active(now) if entry.source == PENDING and entry.since <= now]
 
-    def without(self, node: str, *, reason: str, source: str, now: float, attempts: Iterable[str] = ()) -> Self:
-        """The record with this node left out from now on. The oldest entry is dropped if there are too many."""
+    def without(
+        self,
+        node: str,
+        *,
+        reason: str,
+        source: str,
+        now: float,
+        attempts: Iterable[str] = (),
+        first_seconds: float = FIRST_SECONDS,
+    ) -> Self:
+        """The record with this node left out from now on, at first for `first_seconds`. The oldest entry is dropped if
+        there are too many."""
         before = next((entry for entry in self.entries if entry.node == node), None)
-        seconds = FIRST_SECONDS
+        seconds = first_seconds
         seen = tuple(attempt[:_LONGEST_ATTEMPT] for attempt in attempts)
         if before is not None:
-            seconds = min(2 * max(before.until - before.since, FIRST_SECONDS), LONGEST_SECONDS)
+            seconds = min(2 * max(before.until - before.since, first_seconds), LONGEST_SECONDS)
             if now < before.until:  # the same fault, seen by another replica
-                seconds = max(before.until - now, FIRST_SECONDS)
+                seconds = max(before.until - now, first_seconds)
             seen = (*before.attempts, *(attempt for attempt in seen if attempt not in before.attempts))
         entry = Exclusion(
             node=node[:_LONGEST_NAME],

@@ -361,7 +361,8 @@ class JobRecord:
     @property
     def restarts(self) -> int:
         """Failures that count against backoffLimit, over all Workflows of the job so far."""
-        return self.notes.restarts_before + self.argo.tree.restarts
+        at = self.notes.allocation
+        return self.notes.restarts_before + max(0, self.argo.tree.restarts - (at.forgiven if at is not None else 0))
 
     @property
     def counted_failures(self) -> tuple[Ending, ...]:

@@ -20,7 +20,7 @@ from diflow.dijob.memory import after_out_of_memory, of_container, with_memory
 from diflow.dijob.rules import failurerules as spec
 from diflow.dijob.stored import ACTIONS, DISRUPTION, OPERATORS, FailurePolicy, FailureRule, OnExitCodes, OnPodCondition
 from diflow.dijob.stored import failure_policy as parse
-from diflow.record.argo.failures import ALWAYS, Rules, reason_of, rules_of
+from diflow.record.argo.failures import ALWAYS, Rules, is_of_node, reason_of, rules_of
 from diflow.record.argo.nodes import nodes
 from diflow.record.job import JobRecord, record_of
 from diflow.server.api.reading import served_record_of
@@ -416,3 +416,31 @@ def test_an_edited_input_of_a_node_is_none(value: Any) -> None:
         body = {"metadata": {"name": "job"}, "status": {"nodes": {"a": node}}}
         ((found,), _) = nodes(body)
         assert found.memory == 0
+
+
+_RUNC = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (f"main: StartError (exit code 128): {_RUNC}unable to start container process: error during container init: "
+         "error running hook #0: nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: "
+         "cannot open shared object file: no such file or directory", True),
+        ("main: StartError (exit code 128)", True),
+        ("init: StartError (exit code 128): failed to start containerd task", True),
+        ("main: ContainerCannotRun (exit code 127): OCI runtime create failed", True),
+        ("Pod was rejected: Allocate failed due to no healthy devices present, which is unexpected", True),
+        ("Pod was rejected: Resources cannot be allocated with Topology locality", True),
+        (f'main: StartError (exit code 128): {_RUNC}unable to start container process: exec: "trian": executable file '
+         "not found in $PATH", False),
+        ('main: ContainerCannotRun (exit code 127): container_linux.go:380: starting container process caused: exec: '
+         '"/train": permission denied', False),
+        ("main: Error (exit code 128)", False),
+        ("main: Error (exit code 1): main: StartError (exit code 128)", False),
+        ("Pod was rejected: its gang is not complete: it waits for another place", False),
+        ("Pod was rejected: Node didn't have enough resource: cpu", False),
+    ],
+)  # fmt: skip
+def test_what_did_not_begin_because_of_its_node(message: str, expected: bool) -> None:
+    assert is_of_node(message) is expected

@@ -7,9 +7,10 @@ constraints, host ports, volumes, claims of devices. Admission may add to them o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from diflow.common import quantities
+from diflow.common import keys, quantities
 from diflow.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS, Kind
 from tests.allocator.fakeargo import FakeCluster
 from tests.reports import scheduler
@@ -26,7 +27,8 @@ _OF_PODS = (
 class UsersCluster(FakeCluster):
     """What tests set: `mutate` changes each pod that is created, `forbid` refuses one with a text (as PodSecurity),
     `quota` is the most that the requests of a namespace's pods may add up to. `devices`: of each node, for
-    ResourceClaims. `others`: the filters of schedulers of other names, which know no gangs either."""
+    ResourceClaims. `others`: the filters of schedulers of other names, which know no gangs either. `faulty`: nodes
+    whose container runtime starts nothing; `full`: those whose kubelet rejects each pod, and its message."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -37,6 +39,10 @@ class UsersCluster(FakeCluster):
         self.others: dict[str, scheduler.Filter] = {}
         self.silent_schedulers: set[str] = set()
         """Names of schedulers that do not run."""
+        self.faulty: set[str] = set()
+        self.full: dict[str, str] = {}
+        self.pulls: dict[str, float] = {}
+        """Until when the image of a replica ("task-index") is pulled."""
         self.refused: dict[str, str] = {}
         """The last message of kube-scheduler about each pod that it has refused."""
 
@@ -249,7 +255,28 @@ class UsersCluster(FakeCluster):
             if other["metadata"]["uid"] in self._kubelet and other["spec"].get("nodeName") != pod["spec"]["nodeName"]
         )
         is_taken = any(alone & set(claims_of(o)) for o in elsewhere if o["metadata"]["namespace"] == space)
-        return super()._mounts(pod) and not is_taken
+        return super()._mounts(pod) and not is_taken and not self._pulls(pod)
+
+    def _pulls(self, pod: Json) -> bool:
+        labels = pod["metadata"].get("labels") or {}
+        rank = pod["metadata"]["annotations"].get(keys.TASK_RANK)
+        return self.time.now() < self.pulls.get(f"{labels.get(keys.TASK_NAME)}-{rank}", 0.0)
+
+    def _run_pods(self) -> None:
+        for pod in self.pods():
+            node, uid = pod["spec"].get("nodeName") or "", pod["metadata"]["uid"]
+            if self.pulls and uid in self._hung and not self._pulls(pod):
+                del self._hung[uid]
+            if node in self.full and uid not in self._kubelet:
+                message = f"Pod was rejected: {self.full[node]}"
+                self._change_pod(pod, {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message})
+        super()._run_pods()
+
+    def _starts(self, pod: Json) -> Any:
+        found = super()._starts(pod)
+        if pod["spec"]["nodeName"] in self.faulty:
+            return replace(found, ends=found.started, code=128, reason="StartError")
+        return found
 
     def _look_at_nodes(self) -> None:
         super()._look_at_nodes()

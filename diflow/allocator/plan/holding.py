@@ -65,10 +65,10 @@ class Standing:
 
     @cached_property
     def unused(self) -> Mapping[str, Mapping[int, str]]:
-        """The places that no pod uses: task → index → node."""
-        used = self.job.where
+        """The places that no pod uses: task → index → node, without those of replicas that wait for a peer."""
+        used, waits = self.job.where, self.job.waits_for_peers
         out = {
-            task: {index: node for index, node in places.items() if used.get((task, index)) != node}
+            task: {i: node for i, node in places.items() if used.get((task, i)) != node and (task, i) not in waits}
             for task, places in self.places.items()
         }
         return {task: places for task, places in out.items() if places}

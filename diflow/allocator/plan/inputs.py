@@ -30,6 +30,7 @@ from diflow.allocator.plan.pod_rules import reaching, rules_of
 from diflow.allocator.watch.cluster_state import ClusterState
 from diflow.allocator.watch.free_capacity import FreeCapacity, trouble
 from diflow.allocator.watch.job import Job
+from diflow.allocator.watch.volumes import Volumes
 from diflow.common import quantities
 from diflow.common.queue_access import NamespaceRule, refusal
 from diflow.common.words import DEFAULT_QUEUE
@@ -104,7 +105,7 @@ def picture(
             ages=capacity.ages,
             pool_label=pools.label,
             pool_speed=pools.speed,
-            refused=_refused(standings, state.rules),
+            refused={**_without_claims(standings, state.volumes), **_refused(standings, state.rules)},
             levels=pools.levels,
             rules=rules_of(standings, stay, state.volumes),
         )
@@ -249,6 +250,17 @@ def _on_nodes(
         for name, node in nodes.items()
     ]
     return standings, views, stay
+
+
+def _without_claims(standings: Iterable[Standing], volumes: Volumes) -> dict[str, str]:
+    """By the name of a job's view: which claim keeps all its pods from being bound. Those that run have theirs."""
+    out: dict[str, str] = {}
+    for standing in standings:
+        space = standing.job.read.identity.namespace
+        claims = {claim for role in standing.ruled for claim in role.rules.claims} if not standing.is_placed else ()
+        if why := next(filter(None, (volumes.lack(space, claim) for claim in sorted(claims))), ""):
+            out[standing.view.name] = why
+    return out
 
 
 def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> dict[str, str]:

@@ -133,22 +133,27 @@ def _unplaced_text(standing: Standing, j: int, explainer: Explainer, now: float)
     """Update the text of a job that is not preemptible and keeps what it holds while its user asked for more: if some
     of its replicas have lost their nodes, the text of the plan that placed them is not true any more."""
     read, last = standing.job.read, standing.job.read.notes.decision
+    at = read.notes.allocation
+    if read.terms.is_preemptible or at is None:
+        return None
     lost = f", whose {standing.leaves}" if standing.leaves else _UNPLACED
     has_said = last.action == "wait" and (last.why.endswith(_UNPLACED) or "announces its end" in last.why)
-    if (
-        read.terms.is_preemptible
-        or read.notes.allocation is None
-        or not (has_said or last.action in ("admit", "resize"))
-    ):
-        return None
     total = sum(read.running.values())
     there = sum(map(len, standing.places.values())) + sum(map(len, standing.done.values()))
     if not standing.is_placed or there >= total:
         why = explainer.reason(j, excluded=standing.excluded, reader=owner(read.identity.namespace))
         return patches.change_job(read, decision=decision_of("keep", why, now)) if has_said else None
+    # Since then it is short of places (reconcile/incomplete.py). Those on nodes that only announce their end still run.
+    short = None if at.short_since or standing.leaves else replace(at, short_since=now)
+    if not has_said and last.action not in ("admit", "resize"):
+        return None if short is None else patches.change_job(read, allocation=short)
     room = "no node has room for" if explainer.lacks_room(j) else "nothing is placed for"
     why = f"{room} {total - there} of its {counted(total, 'replica')}{lost}"
-    return _text_write(read, decision_of("wait", why, now), KEPT_NOT_PREEMPTIBLE, now)
+    decision = decision_of("wait", why, now)
+    if short is not None:
+        note = None if has_said else Note("Waiting", why)
+        return patches.change_job(read, allocation=short, decision=decision, note=note)
+    return _text_write(read, decision, KEPT_NOT_PREEMPTIBLE, now)
 
 
 def _more_memory(read: JobRecord) -> list[str]:

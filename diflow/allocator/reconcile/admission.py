@@ -38,6 +38,7 @@ def admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
     if at is None or read.wishes.is_suspended or not job.may_begin:
         return []
     gated = [pod for pod in job.latest_pods if pod.is_gated and not pod.is_terminating and _is_known(read, pod)]
+    gated = [pod for pod in gated if pod.replica not in job.waits_for_peers]
     if not gated or (read.terms.is_preemptible and former_pods(job, capacity)):
         return []
     together = [[pod] for pod in gated]
@@ -57,11 +58,11 @@ def _is_kept_out(pod: PodRecord, at: Allocation, capacity: FreeCapacity) -> bool
 
 
 def _is_known(read: JobRecord, pod: PodRecord) -> bool:
-    """Whether the Workflow shows how the attempt before this pod ended, if that matters: by the failure policy it may
-    lose its node."""
-    if pod.place is None or not read.spec.has_rules or not (pod.place.counted or pod.place.uncounted):
+    """Whether the Workflow shows how the attempt before this pod ended: its replica may lose its node for that."""
+    tree, place = read.argo.tree, pod.place
+    if place is None or not (place.counted or place.uncounted) or tree.is_offloaded or not tree.count:
         return True
-    return read.argo.tree.newest.get(pod.member, (0, 0, 0, 0)) >= pod.place.order
+    return tree.newest.get(pod.member, (0, 0, 0, 0)) >= place.order
 
 
 def first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:

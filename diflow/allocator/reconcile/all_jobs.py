@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from diflow.allocator.reconcile import node_checks, run_times
+from diflow.allocator.reconcile.incomplete import incomplete_left
 from diflow.allocator.reconcile.left_pods import LeftPods
 from diflow.allocator.reconcile.one_job import Pace, end_pods, reconcile
 from diflow.allocator.reconcile.pending import limit, not_started
@@ -44,6 +45,7 @@ class Reconciler:
             settings.between_rounds_seconds,
             bind_seconds=settings.bind_seconds,
             longest_pause_seconds=settings.longest_pause_seconds,
+            incomplete_seconds=settings.incomplete_seconds,
         )
         self._most_memory = settings.most_memory_mib
         self._pending_seconds = settings.pending_seconds
@@ -68,7 +70,10 @@ class Reconciler:
             if job.key in unwritable:
                 out += end_pods(job, capacity)
                 continue
-            if self._is_unchanged(job, lost, overdue, now):
+            if (
+                self._is_unchanged(job, lost, overdue, now)
+                and incomplete_left(job, capacity, seconds=self._pace.incomplete_seconds) > 0
+            ):
                 unchanged[job.key] = job
                 continue
             if executor.is_backing_off(job.key):

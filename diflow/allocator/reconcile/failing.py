@@ -11,7 +11,7 @@ further one:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,16 +57,16 @@ def consequence(
     """What follows now. `running`: by member, the place in the order of attempts of the pods that were admitted;
     `most_memory`: the MiB that no replica of the cluster may exceed, None without a limit. `is_final`: no other replica
     may be the reason for a failure that ends the job."""
-    endings = list(_open(read, running))
+    endings = list(unanswered(read, read.argo.tree.endings, running))
     for ending in endings if is_final else ():
         if ending.verdict.action == "FailJob":
-            return Consequence(stop=f"{_failed(ending)}, which ends the job ({ending.verdict.rule})")
+            return Consequence(stop=f"{failed(ending)}, which ends the job ({ending.verdict.rule})")
     draft = _Draft(read.notes.excluded)
     for ending in endings:
         stop = ""
         if ending.verdict.action == "MoreMemory":
             stop = _more_memory(read, ending, draft, most_memory)
-        elif ending.verdict.action == "Elsewhere" and ending.host and not _has_moved(read, ending, now):
+        elif ending.verdict.action == "Elsewhere" and ending.host and not has_moved(read, ending, now):
             stop = _elsewhere(read, ending, draft, now)
         if stop:
             return Consequence(stop=stop)
@@ -98,9 +98,10 @@ class _Draft:
         self.reason = self.reason or reason
 
 
-def _open(read: JobRecord, running: Mapping[str, tuple[int, ...]]) -> Iterator[Ending]:
-    """The failures of replicas of the current round that still should run, and do not run again already."""
-    for ending in read.argo.tree.endings:
+def unanswered(read: JobRecord, endings: Iterable[Ending], running: Mapping[str, tuple[int, ...]]) -> Iterator[Ending]:
+    """Of these failures those of replicas of the current round that still should run, and do not run again already.
+    `running`: as in `consequence`."""
+    for ending in endings:
         if ending.round != read.live.current or ending.member in read.live.released:
             continue
         if ending.member != read.live.key(ending.task, ending.index) or read.argo.tree.finished(ending.member):
@@ -109,7 +110,7 @@ def _open(read: JobRecord, running: Mapping[str, tuple[int, ...]]) -> Iterator[E
             yield ending
 
 
-def _has_moved(read: JobRecord, ending: Ending, now: float) -> bool:
+def has_moved(read: JobRecord, ending: Ending, now: float) -> bool:
     """Whether the replica has lost its place on the node of the failure. The record does not name all attempts, if many
     replicas failed on one node."""
     if read.notes.excluded.knows(ending.attempt):
@@ -125,18 +126,18 @@ def _elsewhere(read: JobRecord, ending: Ending, draft: _Draft, now: float) -> st
     if is_of_node_check(ending):
         moves = nodecheck.moves(read.notes.excluded)
         if read.spec.node_check is None or moves >= read.spec.node_check.max_moves:
-            return f"{_failed(ending)}: its gang was placed again as often as it may"
+            return f"{failed(ending)}: its gang was placed again as often as it may"
         attempts.append(nodecheck.move(moves + 1))
     if draft.excluded.is_full(now) and ending.host not in draft.excluded.at(now):
         many = counted(MOST_EXCLUDED, "node")
-        return f"{_failed(ending)}, after {many} were left out for this job: the nodes are not the reason"
+        return f"{failed(ending)}, after {many} were left out for this job: the nodes are not the reason"
     end = ending.message.partition(": ")[2] or ending.message
     code = f"node check, {end}" if is_of_node_check(ending) else end
     draft.excluded = draft.excluded.without(
         ending.host, reason=f"{ending.replica}: {code}", source=SOURCE, now=now, attempts=attempts
     )
     draft.moved.add((ending.task, ending.index))
-    draft.add(f"{_failed(ending)}: {ending.host} is left out for this job", "NodeLeftOut")
+    draft.add(f"{failed(ending)}: {ending.host} is left out for this job", "NodeLeftOut")
     return ""
 
 
@@ -174,7 +175,8 @@ def _mib(amount: int) -> str:
     return quantity("memory", amount)
 
 
-def _failed(ending: Ending) -> str:
+def failed(ending: Ending) -> str:
+    """That a replica has failed, and how, for people."""
     said = ending.message.removeprefix("main: ") or ending.verdict.reason or "Error"
     return f"{ending.replica} failed ({said[:100]})"
 
@@ -199,4 +201,4 @@ def is_explained(read: JobRecord) -> bool:
 
 def verdict(read: JobRecord) -> str:
     """Which replica of the round has failed so that it counts, in its present restart, for people; "" if none has."""
-    return next(map(_failed, read.counted_failures), "")
+    return next(map(failed, read.counted_failures), "")

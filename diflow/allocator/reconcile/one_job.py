@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from diflow.allocator.reconcile import failing, node_checks, run_times
+from diflow.allocator.reconcile import elsewhere, failing, node_checks, peers, run_times
 from diflow.allocator.reconcile.admission import admissions, first_admission, start_left
 from diflow.allocator.reconcile.hand_over import hand_over
+from diflow.allocator.reconcile.incomplete import given_back
+from diflow.allocator.reconcile.losses import Loss
 from diflow.allocator.reconcile.refused import bound_elsewhere, take_back
 from diflow.allocator.watch.free_capacity import FreeCapacity
 from diflow.allocator.watch.job import Job
@@ -62,7 +64,9 @@ class Pace:
     bind_seconds: float = 60.0
     """How long kube-scheduler has to bind a pod that it has refused."""
     longest_pause_seconds: float = 1800.0
-    """Between two tries of a gang that kube-scheduler refuses."""
+    """Between two tries of a gang that kube-scheduler refuses, or of a job whose rounds end soon."""
+    incomplete_seconds: float = 600.0
+    """How long a gang that is not preemptible may lack places; 0: for ever."""
 
 
 def reconcile(
@@ -101,10 +105,14 @@ def reconcile(
             out += first_admission(job, capacity, now) or _too_late(job, capacity, now, planned_ago)
         return out
     follows = run_times.exceeded(job, now=now) or _after_argo_retry(job, capacity)
+    if follows is None and (noted := peers.forgiven(job, now)):
+        follows = noted
     if follows is None and read.restarts > read.spec.backoff_limit:
         follows = [_give_up(read, now)]
     if follows is None and read.spec.has_rules:
         follows = _after_failures(job, capacity, now, pace, most_memory)
+    if follows is None and (found := elsewhere.moved(job, _admitted(job), capacity, now)):
+        follows = [*_lost(job, capacity), *_unwanted(job, capacity), *found]
     writes = _go_on(job, capacity, now, pace, overdue) if follows is None else follows
     # Each write of a Workflow names its version: the note waits for the next look if there is another one.
     return writes if any(write.kind is WORKFLOW for write in writes) else [*writes, *run_times.noted(job, now=now)]
@@ -163,6 +171,8 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
     if read.terms.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
         return out + together
     moved = [] if read.terms.is_preemptible else _without_place(job, now)
+    if not moved:
+        moved = given_back(job, capacity, now, seconds=pace.incomplete_seconds)
     if not moved and read.spec.node_check is not None:
         moved = _checked(job, now)
     if moved:
@@ -189,6 +199,8 @@ def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[
     if read.argo.tree.failed(read.live.current) and not _round_is_over(read) and not is_explained:
         if explain_left(job, capacity, pace) > 0:
             return []
+        if (waits := _for_peers(job, capacity, now, pace)) is not None:
+            return waits
         if read.spec.has_rules and read.restarts >= read.spec.backoff_limit:
             return [_give_up(read, now)]
         return _restart_together(job, now)
@@ -200,16 +212,32 @@ def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[
     return [] if is_over else None
 
 
+def _for_peers(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[Write] | None:
+    """What follows from failures of a preemptible job before all its members had begun: nothing until they have, and
+    then a new round that is not counted. None if they count."""
+    read, at = job.read, job.read.placed
+    loss = Loss(job, capacity, now=now, longest_pause=pace.longest_pause_seconds)
+    if at is None or loss.pause or not peers.failed_before(job, [read.argo.tree.failed_at]):
+        return None
+    if job.not_begun:
+        why = peers.told(job)
+        if read.notes.decision.why == why:
+            return []
+        return [patches.change_job(read, decision=decision_of("restart", why, now), note=Note("Waiting", why))]
+    text = "a replica failed before all had begun: all start again together, not counted"
+    nodes = {} if _is_on_lost_node(at, capacity) else at.nodes
+    return [next_round(job, read.running, nodes, now=now, note=Note("Restarted", text), change=loss.noted)]
+
+
 def _after_failures(
     job: Job, capacity: FreeCapacity, now: float, pace: Pace, most_memory: int | None
 ) -> list[Write] | None:
     """What follows from failures by the job's failure policy; None if nothing does."""
     read = job.read
-    running = {pod.member: pod.place.order for pod in job.current_pods if pod.place is not None and not pod.is_gated}
     is_final = not read.terms.is_preemptible or not (
         failing.is_explained(read) or explain_left(job, capacity, pace) > 0
     )
-    found = failing.consequence(read, running=running, now=now, most_memory=most_memory, is_final=is_final)
+    found = failing.consequence(read, running=_admitted(job), now=now, most_memory=most_memory, is_final=is_final)
     if found.stop:
         return [stop(read, found.stop, now=now)]
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
@@ -227,6 +255,11 @@ def _after_failures(
     small = [pod for pod in pods if pod.is_gated and 0 < pod.memory < read.live.memory.get(pod.task, 0)]
     why = f"{REJECTED}: it is made again with more memory"
     return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
+
+
+def _admitted(job: Job) -> dict[str, tuple[int, ...]]:
+    """By member, the place in the order of attempts of the pods that were admitted."""
+    return {pod.member: pod.place.order for pod in job.current_pods if pod.place is not None and not pod.is_gated}
 
 
 def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
@@ -346,13 +379,18 @@ def _taken_away(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> Wri
     if capacity.age(at.since) < pace.between_rounds_seconds:
         return None
     name = gone[0].split("/", 1)[1].replace("/", "-")
-    counts = read.running
+    loss = Loss(job, capacity, now=now, longest_pause=pace.longest_pause_seconds)
+    if loss.pause:
+        why = f"{name} was taken away, not counted; {loss.text}"
+        note, decision = Note("Waiting", why, is_warning=True), decision_of("wait", why, now)
+        return next_round(job, read.needs.least, {}, now=now, decision=decision, note=note, change=loss.noted)
     return next_round(
         job,
-        counts,
+        read.running,
         {} if _is_on_lost_node(at, capacity) else at.nodes,
         now=now,
         note=Note("Rescheduled", f"{name} was taken away: all replicas start again together, not counted"),
+        change=loss.noted,
     )
 
 
@@ -444,7 +482,7 @@ def _regrant(job: Job, now: float) -> Write | None:
         if at is not None:
             wanted = {role.name: role.desired for role in read.needs.roles}
             nodes = {task: where[: max(1, wanted.get(task, 1))] for task, where in at.nodes.items()}
-            at = Allocation(at.round, nodes, now, at.first, at.moves, requests=at.requests)
+            at = replace(at, nodes=nodes, since=now)
         decision = decision_of("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
     return patches.change_job(
         read, parameters=parameters, allocation=at if leave else None, decision=decision, note=note

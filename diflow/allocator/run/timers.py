@@ -9,6 +9,7 @@ from diflow.allocator.plan.planner import Planner
 from diflow.allocator.reconcile import node_checks, run_times
 from diflow.allocator.reconcile.admission import start_left
 from diflow.allocator.reconcile.all_jobs import Reconciler
+from diflow.allocator.reconcile.incomplete import incomplete_left
 from diflow.allocator.reconcile.one_job import Pace, explain_left, repair_left
 from diflow.allocator.reconcile.pending import pending_left
 from diflow.allocator.settings import AllocatorSettings
@@ -113,7 +114,9 @@ class Timers:
         checking = (node_checks.partial_at(job.read) - capacity.now_seconds for job in state.jobs.values())
         repairs = (repair_left(job.read, capacity) for job in state.jobs.values())
         limited = (run_times.left(job, now=capacity.now_seconds) for job in state.jobs.values())
-        every = (*limited, *silent, *young, *unexplained, *waiting, *pending, *checking, *repairs, *pauses)
+        most = self._settings.incomplete_seconds
+        short = (incomplete_left(job, capacity, seconds=most) for job in state.jobs.values())
+        every = (*short, *limited, *silent, *young, *unexplained, *waiting, *pending, *checking, *repairs, *pauses)
         left = min((seconds for seconds in every if seconds > 0), default=math.inf)
         self._later = self._clock.monotonic() + left
         return reasons

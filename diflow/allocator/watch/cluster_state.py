@@ -254,13 +254,19 @@ class Caches:
     def _volumes(self) -> Volumes:
         """What is known of claims and volumes, the same object until it changes."""
         items = [one.items() for one in self.optional.members]
-        if len(self._shown[0]) != len(items) or any(a is not b for a, b in zip(items, self._shown[0], strict=True)):
+        is_known = self.claims.synced and self.volumes.synced and self.classes.synced
+        if (
+            is_known is not self._shown[1].is_known
+            or len(self._shown[0]) != len(items)
+            or any(a is not b for a, b in zip(items, self._shown[0], strict=True))
+        ):
             claims, volumes, classes, limits = items
             found = Volumes(
                 {key: item["read"] for key, item in claims.items()},
                 {name: item["read"] for (_, name), item in volumes.items()},
                 {name: item["read"] for (_, name), item in classes.items()},
                 {name: item["read"] for (_, name), item in limits.items()},
+                is_known=is_known,
             )
             self._shown = items, found
         return self._shown[1]

@@ -18,6 +18,9 @@ _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 _ADDED: Final = {"cpu": 2000, "memory": 2048, "ephemeral-storage": 10 * 1024, "pods": 1}
 """What Argo's containers, sidecars of admission webhooks and overheads may add to what a task asks for: more than that
 is no part of a promise."""
+_START_SECONDS: Final = 120.0
+"""Pods that were made so much later than their gang got its places are no part of its start: they were added, or made
+again."""
 _HELD_SECONDS: Final = 600.0
 """How long the places of a job that cannot be read are kept for its pods, from the time when it got them."""
 
@@ -253,11 +256,39 @@ class Job:
             f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
         ]
 
+    @cached_property
+    def first_pods(self) -> Sequence[PodRecord]:
+        """The first pods of its members, of those that were there when the gang started."""
+        at = self.read.placed
+        if at is None:
+            return ()
+        ends = (at.since if self.read.terms.is_preemptible else at.first) + _START_SECONDS
+        pods = self.current_pods
+        return [pod for pod in pods if pod.place is not None and not pod.place.is_repeated and pod.created < ends]
+
+    @cached_property
+    def not_begun(self) -> Sequence[PodRecord]:
+        """Those of them that have a node and have not begun: their peers wait for them."""
+        return [pod for pod in self.first_pods if pod.pending_since and not (pod.began or pod.is_ending)]
+
+    @cached_property
+    def waits_for_peers(self) -> Set[tuple[str, int]]:
+        """The replicas (task, index) that have failed while a member of their gang has not begun: they start again when
+        it has."""
+        if not self.not_begun:
+            return frozenset()
+        failed = set(self.read.argo.tree.failed(self.read.live.current))
+        again = {
+            pod.member for pod in self.current_pods if pod.is_gated and pod.place is not None and pod.place.counted
+        }
+        return frozenset((task, index) for task, index, member in self.members() if member in failed | again)
+
     @property
     def is_incomplete(self) -> bool:
         """It was admitted, and some of its first pods do not exist: those that do wait for them."""
         read = self.read
-        return bool(read.argo.places_until and not read.restarts and not read.argo.tree.recreated and self.lacks())
+        is_first = not (read.restarts or read.argo.tree.restarts or read.argo.tree.recreated)
+        return bool(read.argo.places_until and is_first and self.lacks())
 
     @cached_property
     def latest_restart(self) -> int:

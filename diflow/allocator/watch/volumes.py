@@ -24,11 +24,14 @@ ONE_POD: Final = "ReadWriteOncePod"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim: its access modes, its volume ("" while it has none), and its storage class."""
+    """A PersistentVolumeClaim: its access modes, its volume ("" while it has none), and its storage class. `is_bound`:
+    to that volume, and not only meant for it."""
 
     modes: tuple[str, ...]
     volume: str
     storage: str
+    is_bound: bool = True
+    is_ending: bool = False
 
     @property
     def only(self) -> str:
@@ -41,10 +44,12 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Source:
     """A volume, or what the volumes of a storage class will be: the terms of which a node must meet one to reach it
-    ((): any node will do), and its CSI driver, "" for others."""
+    ((): any node will do), and its CSI driver, "" for others. `waits`: the class makes a volume for a claim when a pod
+    needs it, and not before."""
 
     terms: Terms = ()
     driver: str = ""
+    waits: bool = False
 
 
 _ANYWHERE: Final = Source()
@@ -53,12 +58,13 @@ _ANYWHERE: Final = Source()
 @dataclass(frozen=True, slots=True)
 class Volumes:
     """The claims by (namespace, name), the volumes and storage classes by name, and by node, how many volumes of each
-    driver it takes."""
+    driver it takes. `is_known`: they have all been listed, so that what is not here does not exist."""
 
     claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
     volumes: Mapping[str, Source] = field(default_factory=dict)
     classes: Mapping[str, Source] = field(default_factory=dict)
     limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    is_known: bool = False
 
     @classmethod
     def of(
@@ -76,7 +82,33 @@ class Volumes:
             by_name(volumes, trim_volume),
             by_name(classes, trim_class),
             by_name(limits, trim_limits),
+            is_known=True,
         )
+
+    def lack(self, namespace: str, claim: str) -> str:
+        """Why kube-scheduler binds no pod that mounts this claim, wherever it is, for people; "" if it may."""
+        found, its = self.claims.get((namespace, claim)), f"its claim {claim}"
+        if not self.is_known:
+            return ""
+        if found is None:
+            return f"{its} does not exist"
+        if found.is_ending:
+            return f"{its} is being deleted"
+        return (self._lack_of_volume if found.volume else self._lack_of_class)(found, its)
+
+    def _lack_of_volume(self, claim: Claim, its: str) -> str:
+        if not claim.is_bound:
+            return f"{its} is not bound yet to the volume {claim.volume}"
+        return "" if claim.volume in self.volumes else f"the volume of {its}, {claim.volume}, does not exist"
+
+    def _lack_of_class(self, claim: Claim, its: str) -> str:
+        storage = self.classes.get(claim.storage)
+        if not claim.storage:
+            return f"{its} is not bound, and has no storage class that makes a volume"
+        if storage is None:
+            return f"the storage class of {its}, {claim.storage}, does not exist"
+        late = f"{its} is not bound yet, and its storage class {claim.storage} waits for no pod"
+        return "" if storage.waits else late
 
     def source(self, namespace: str, claim: str) -> Source:
         """Where what a pod mounts by this claim is, or will be."""
@@ -116,7 +148,14 @@ UNKNOWN: Final = Volumes()
 def trim_claim(obj: Json) -> Json | None:
     spec = untrusted.sub(obj, "spec")
     modes = tuple(str(mode) for mode in islice(spec.get("accessModes") or (), 8))
-    return {"read": Claim(modes, str(spec.get("volumeName") or ""), str(spec.get("storageClassName") or ""))}
+    found = Claim(
+        modes,
+        str(spec.get("volumeName") or ""),
+        str(spec.get("storageClassName") or ""),
+        is_bound=untrusted.sub(obj, "status").get("phase") in ("Bound", "Lost"),
+        is_ending=bool(untrusted.sub(obj, "metadata").get("deletionTimestamp")),
+    )
+    return {"read": found}
 
 
 def trim_volume(obj: Json) -> Json | None:
@@ -133,7 +172,8 @@ def trim_class(obj: Json) -> Json | None:
         )
         for one in islice(obj.get("allowedTopologies") or (), _MOST_TERMS)
     )
-    return {"read": Source(terms, str(obj.get("provisioner") or ""))}
+    waits = obj.get("volumeBindingMode") == "WaitForFirstConsumer"
+    return {"read": Source(terms, str(obj.get("provisioner") or ""), waits)}
 
 
 def trim_limits(obj: Json) -> Json | None:

@@ -197,7 +197,7 @@ def _decided_by(read: JobRecord) -> tuple[object, ...]:
             read.spec.required,
             read.spec.backoff_limit,
         ),
-        (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts, tree.endings),
+        (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts, tree.endings, tree.never_began),
         frozenset(member for member in tree.members if tree.is_done(member)),
     )
 
@@ -403,6 +403,9 @@ def placed(
         requests={role.name: role.request for role in job.needs.roles},
         unpinned=(before.unpinned if before else False) if unpinned is None else unpinned,
         refusals=before.refusals if before else 0,
+        losses=before.losses if before else 0,
+        short_since=before.short_since if before and any(map(any, nodes.values())) else 0.0,
+        forgiven=before.forgiven if before else 0,
     )
 
 

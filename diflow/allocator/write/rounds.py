@@ -43,6 +43,7 @@ def replacing_round(
     now: float,
     decision: Mapping[str, Any],
     note: Note,
+    excluded: Exclusions | None = None,
     change: Callable[[Allocation], Allocation] = lambda at: at,
 ) -> Write:
     """As `next_round`, for a job that is moved whatever its replicas do. If one of them has failed so that it counts,
@@ -55,12 +56,22 @@ def replacing_round(
     is_certain = read.wishes.is_suspended or read.argo.tree.failed(read.live.current) or not job.current_pods
     failure = read.argo.tree.failure if is_certain else ""
     if not failure:
-        return next_round(job, counts, nodes, now=now, decision=decision, note=note, change=change)
+        return next_round(job, counts, nodes, now=now, decision=decision, note=note, excluded=excluded, change=change)
     if read.restarts >= read.spec.backoff_limit:
         return stop(read, after_the_last_restart(failure, read), now=now)
     # A next Workflow has the count that Argo has recorded in this one.
     annotations = {} if job.is_full else {keys.RESTARTS_BEFORE: whole_text(read.notes.restarts_before + 1)}
-    return next_round(job, counts, nodes, now=now, decision=decision, note=note, annotations=annotations, change=change)
+    return next_round(
+        job,
+        counts,
+        nodes,
+        now=now,
+        decision=decision,
+        note=note,
+        annotations=annotations,
+        excluded=excluded,
+        change=change,
+    )
 
 
 def stop(read: JobRecord, why: str, *, now: float) -> Write:

@@ -58,6 +58,15 @@ UNKNOWN: Final = "unknown"
 _NOT_THE_JOBS: Final = "^(init|wait): "
 _UNCOUNTED: Final = re.compile("|".join(UNCOUNTED_MESSAGES))
 _STOPPED: Final = re.compile(STOPPED_MESSAGE)
+_NEVER_BEGAN: Final = re.compile(
+    # containerd's and Docker's reasons for a container that their runtime did not start
+    "^[a-z0-9-]+: (StartError|ContainerCannotRun) [(]exit code "
+    # the kubelet's device plugins and its topology manager, before anything is started
+    "|^Pod was rejected: (Allocate failed due to |Resources cannot be allocated with Topology locality)"
+)
+_LACKS_PROGRAM: Final = re.compile(
+    '(unable to start container process|starting container process caused): (error during container init: )?exec: "'
+)
 _CODE: Final = re.compile(r"^([a-z0-9-]+): ([A-Za-z]+) [(]exit code ([0-9]{1,10})[)]", re.ASCII)
 _END: Final = re.compile(r"[a-z0-9-]++: [A-Za-z]++ [(]exit code [0-9]++[)](?s:.?)")
 _MOST_KNOWN: Final = 32
@@ -194,6 +203,13 @@ def is_uncounted(message: str) -> bool:
 def is_stop(message: str) -> bool:
     """Whether Argo's message says that the pod was stopped at its deadline, as the allocator stops pods."""
     return _STOPPED.match(message[:_LONGEST]) is not None
+
+
+def is_of_node(message: str) -> bool:
+    """Whether Argo's message says that no program of the user was started, and that its node may be why: a runtime, a
+    driver or a device that fails. A program that its image does not have is missing on all nodes."""
+    message = message[:_LONGEST]
+    return _NEVER_BEGAN.match(message) is not None and not _LACKS_PROGRAM.search(message)
 
 
 @lru_cache(maxsize=1024)

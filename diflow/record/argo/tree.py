@@ -14,7 +14,7 @@ from typing import Final
 from diflow.common import keys
 from diflow.record import untrusted
 from diflow.record.argo import node_names
-from diflow.record.argo.failures import ALWAYS, Rules, Verdict, is_stop
+from diflow.record.argo.failures import ALWAYS, Rules, Verdict, is_of_node, is_stop
 from diflow.record.argo.node_names import NodeName
 from diflow.record.argo.nodes import FULFILLED, Node
 
@@ -26,7 +26,7 @@ _LONGEST_SHORT: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The failure of one attempt of a replica, of a job with a failure policy. `attempt` names it within the job, by
+    """The failure of one attempt of a replica. `attempt` names it within the job, by
     its time too, as `diflow retry` uses the same numbers again;
     `memory` is the MiB that it had, 0 if unknown; `finished` is RFC 3339 or ""."""
 
@@ -71,11 +71,19 @@ class Tree:
     """Argo's message about a pod that it could not create yet."""
     endings: tuple[Ending, ...] = ()
     """The failed attempts of the last round in their order, of a job with a failure policy."""
+    never_began: tuple[Ending, ...] = ()
+    """Those in which no program of the user was started, and its node may be why, of any job."""
     newest: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
     """The last pod of each member of the last round that Argo has recorded, if it is not the member's first one."""
     failure: str = ""
     """Which replica of the last round has failed, in its latest restart, so that it counts, for people. "" if none has,
     or if another one was taken away, which may be the reason. Argo has not started the round again yet."""
+    retried: tuple[float, ...] = ()
+    """When those attempts of single replicas of the last round failed that were followed by another one and count, in
+    seconds since 1970."""
+    failed_at: float = 0.0
+    """When a replica of the last round last failed so that it counts, in its latest restart, in seconds since 1970; 0
+    if none has."""
     is_stuck: bool = False
     """Argo creates no pods, because `argo retry` has kept what it should have removed (`left_by_argo_retry`)."""
     changed: float = 0.0
@@ -144,11 +152,18 @@ def read_tree(
         says=next(filter(None, pending), "")[:_LONGEST_SAID],
         newest=newest,
         failure=_failure(of_last, rules),
+        retried=_retried(of_last),
+        failed_at=_failed_at(of_last, rules),
         is_stuck=is_stuck,
         changed=max(times, default=0.0),
         ended=max((node.finished for _, node in pods), default=""),
         endings=() if rules is None else _endings(of_last, rules),
+        never_began=_endings([one for one in of_last if is_of_node(one[1].message)], rules or _no_policy),
     )
+
+
+def _no_policy(_task: str) -> Rules:
+    return ALWAYS
 
 
 _WITHOUT_NODES: Final = (Tree(), Tree(is_offloaded=True))
@@ -250,13 +265,42 @@ def _failure(pods: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules
         return ""
     # The pods that diflow has stopped after a failure, or for a move, say nothing.
     failed = [(place, node) for place, node in latest if node.phase in _FAILED and not is_stop(node.message)]
-    if any(not (rules(place.task) if rules else ALWAYS).judge(node.message).is_counted for place, node in failed):
+    if any(not (rules or _no_policy)(place.task).judge(node.message).is_counted for place, node in failed):
         return ""
     first = min(failed, key=lambda one: (one[1].finished, one[0].task, one[0].index), default=None)
     if first is None:
         return ""
     place, node = first
     return f"{place.task}-{place.index} failed ({node.message[:_LONGEST_SHORT] or 'Error'})"
+
+
+def _failed_at(pods: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules] | None) -> float:
+    """`Tree.failed_at` of the pods of the last round."""
+    failed = [(place, node) for place, node in pods if node.phase in _FAILED and not is_stop(node.message)]
+    restart = max((place.restart for place, _ in pods), default=0)
+    times = (
+        node.finished
+        for place, node in failed
+        if place.restart == restart and (rules or _no_policy)(place.task).judge(node.message).is_counted
+    )
+    return untrusted.seconds(max(times, default=""))
+
+
+def _retried(pods: Sequence[tuple[NodeName, Node]]) -> tuple[float, ...]:
+    """`Tree.retried` of the pods of the last round."""
+    last: dict[tuple[int, str], int] = {}
+    for place, _ in pods:
+        if place.counted:
+            key = place.restart, _member(place)
+            last[key] = max(last.get(key, 0), place.counted)
+    if not last:
+        return ()
+    ends: dict[tuple[int, str, int], tuple[int, str]] = {}
+    for place, node in pods:
+        if place.counted < last.get((place.restart, _member(place)), 0):
+            attempt = place.restart, _member(place), place.counted
+            ends[attempt] = max(ends.get(attempt, (0, "")), (place.uncounted, node.finished))
+    return tuple(sorted(untrusted.seconds(time) for _, time in ends.values()))
 
 
 def is_never_made(node: Node) -> bool:

@@ -57,6 +57,13 @@ KINDS = (
                 "test_volumes.py::test_a_gang_that_cannot_share_its_claim_waits_and_says_why",
             ),
             Row(
+                "claims that come later",
+                "a claim that does not exist, or is not bound and its class binds at once",
+                "sent to a node, and kept there for 15 minutes",
+                "waits alone, with the claim's name, and starts where its volume is",
+                "test_volumes.py::test_a_gang_waits_alone_for_its_claim_and_is_where_its_volume_is",
+            ),
+            Row(
                 "kueue#2941, KAI-Scheduler#1217, kubernetes#137617",
                 "ResourceClaims, 2 devices on each node",
                 "starts piecemeal; preemptible: endless rounds",
