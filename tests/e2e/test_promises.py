@@ -60,8 +60,9 @@ def fill(live: Live, name: str) -> None:
 
 
 def test_a_gang_whose_pods_a_quota_forbids_gives_its_place_back_and_starts_when_it_may(live: Live, nodes: Zone) -> None:
+    """The allocator does not count quotas with scopes."""
     nodes.add("one", cpu=4)
-    live.kubectl("create", "quota", "few", "--hard=pods=2")
+    live.kubectl("create", "quota", "few", "--hard=pods=2", "--scopes=NotTerminating")
     try:
         gang = submit(live, nodes.job("forbidden", 4, seconds=120))  # its first two pods outlive the wait for its place
         why = told(live, gang, "given back")
@@ -70,6 +71,18 @@ def test_a_gang_whose_pods_a_quota_forbids_gives_its_place_back_and_starts_when_
         wait_until("nothing of it runs", lambda: not is_placed(live, gang) and not run_on(live, gang))
     finally:
         live.kubectl("delete", "quota", "few")
+    live.ends(gang, "Succeeded")
+
+
+def test_a_gang_waits_whole_while_a_quota_cannot_hold_it(live: Live, nodes: Zone) -> None:
+    nodes.add("one", cpu=4)
+    live.kubectl("create", "quota", "small", "--hard=pods=2")
+    try:
+        gang = submit(live, nodes.job("whole", 4, seconds=2))
+        assert "small" in told(live, gang, "quota")
+        assert live.pods(gang) == []
+    finally:
+        live.kubectl("delete", "quota", "small")
     live.ends(gang, "Succeeded")
 
 
