@@ -227,14 +227,8 @@ def runs_in(workflow: Object) -> tuple[str, str]:
 
 def owner_reference(identity: Identity) -> Json:
     """The owner reference of a DIJob's Workflow. A foreground deletion of the object waits for the Workflow."""
-    return {
-        "apiVersion": keys.API_VERSION,
-        "kind": keys.KIND,
-        "name": identity.name,
-        "uid": identity.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    reference = identity.owner_reference(keys.API_VERSION, keys.KIND)
+    return {**reference, "controller": True, "blockOwnerDeletion": True}
 
 
 def disowned(workflow: Object, uid: str) -> Json:

@@ -28,6 +28,10 @@ class Identity:
         """The metadata of a patch that is valid for this version of the object only."""
         return {"uid": self.uid, "resourceVersion": self.version}
 
+    def owner_reference(self, api_version: str, kind: str) -> dict[str, Any]:
+        """The reference to this object, of a kind that an identity does not know, in what is deleted with it."""
+        return {"apiVersion": api_version, "kind": kind, "name": self.name, "uid": self.uid}
+
     def bind(self, patch: Mapping[str, Any]) -> dict[str, Any]:
         """A merge patch, valid for this version of the object only."""
         return {**patch, "metadata": {**patch.get("metadata", {}), **self.this_version}}

@@ -33,6 +33,7 @@ from diflow.kube.leader_election import Elector
 from diflow.record.identity import Identity
 from diflow.record.job import JobRecord, Role, record_of
 from diflow.record.pod import PodRecord
+from diflow.workflows.pods import CONFINED
 
 Json = dict[str, Any]
 Item = TypeVar("Item")
@@ -247,12 +248,7 @@ def pod_of(read: JobRecord, role: Role, name: str) -> Json | None:
     labels = {keys.JOB: read.name, keys.TASK_NAME: task.name, keys.TASK_TYPE: task.type}
     ports = [{"containerPort": port, "hostPort": port, "protocol": "TCP"} for port in role.host_ports]
     asked = _resources(role.request)
-    owner = {
-        "apiVersion": WORKFLOW.api_version,
-        "kind": WORKFLOW.name,
-        "name": read.identity.name,
-        "uid": read.identity.uid,
-    }
+    owner = read.identity.owner_reference(WORKFLOW.api_version, WORKFLOW.name)
     claims = {
         str(volume.get("name")): {"name": volume["name"], "persistentVolumeClaim": volume["persistentVolumeClaim"]}
         for volume in (*(given.get("volumes") or ()), *read.spec.volumes)
@@ -274,7 +270,7 @@ def pod_of(read: JobRecord, role: Role, name: str) -> Json | None:
                 "command": ["true"],
                 "ports": ports,
                 "resources": {"requests": asked, "limits": asked},
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "securityContext": CONFINED,
             }
         ],
     }

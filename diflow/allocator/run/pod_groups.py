@@ -103,7 +103,7 @@ def _waits(pod: PodRecord) -> bool:
 def _group(job: Job, count: int) -> dict[str, Any]:
     read = job.read.identity
     class_name = next(pod.priority_class for pod in job.pods if pod.group == read.name)
-    owner = {"apiVersion": WORKFLOW.api_version, "kind": WORKFLOW.name, "name": read.name, "uid": read.uid}
+    owner = read.owner_reference(WORKFLOW.api_version, WORKFLOW.name)
     return {
         "apiVersion": POD_GROUP.api_version,
         "kind": POD_GROUP.name,

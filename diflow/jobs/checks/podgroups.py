@@ -8,11 +8,11 @@ from diflow.common import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, POD_GROUP
 from diflow.record import untrusted
+from diflow.workflows.pods import CONFINED
 
 # As a pod of a gang looks to the policy, and as a restricted namespace allows it.
 _CONFINED: Final = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
+    **CONFINED,
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }

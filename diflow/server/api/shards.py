@@ -157,12 +157,7 @@ class Shards:
 
     def _store(self, view: ServedJob, stored: StoredLedger, text: str) -> StoredLedger:
         workflow, name = view.workflow.identity, name_of(view.name)
-        owner = {
-            "apiVersion": WORKFLOW.api_version,
-            "kind": WORKFLOW.name,
-            "name": workflow.name,
-            "uid": workflow.uid,
-        }
+        owner = workflow.owner_reference(WORKFLOW.api_version, WORKFLOW.name)
         version = {"resourceVersion": stored.version} if stored.version else {}
         body = {
             "apiVersion": "v1",
